@@ -8,7 +8,7 @@ case "${1:?venv, demo, test or runtime}" in
     python=${PYTHON:-python3}
     "$python" -c 'import ensurepip, venv' 2>/dev/null && exit 0
     wanted=$("$python" -c 'import sys; print("python3.%d-venv" % sys.version_info[1])') ;;
-  demo) wanted="mosquitto ffmpeg" ;;
+  demo) wanted="ffmpeg" ;;
   runtime) wanted="g++-aarch64-linux-gnu protobuf-compiler ccache gcc libc6-dev" ;;
   test)
     wanted="mosquitto mosquitto-clients ffmpeg python3-gi gir1.2-gst-rtsp-server-1.0 gir1.2-gst-plugins-base-1.0

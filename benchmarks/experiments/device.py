@@ -18,7 +18,7 @@ import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_sdk_tools.demo.broker import Broker
+from tests.support.broker import Broker
 
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _END_S = 30.0
@@ -112,7 +112,7 @@ class Device:
         tables = [
             "version = 1\n",
             _table("[device]", {"name": "bench"}),
-            _table("[mqtt]", {"url": self._broker.url, "protocol": self._broker.protocol}),
+            _table("[mqtt]", {"url": self._broker.url}),
             _table("[defaults]", defaults),
             *(
                 _table("[[pipelines]]", {"name": name, **keys})

@@ -17,6 +17,7 @@ import os
 import socket
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ import msgspec
 
 from benchmarks.experiments.device import Device, Keys, Result
 from benchmarks.figures.figure import Figure, print_figures
-from edge_sdk_tools.demo.broker import running_broker
+from tests.support.broker import Broker
 
 _CORES = 2
 _SETTLING_S, _START_S = 1.0, 30.0
@@ -97,7 +98,11 @@ def _measure(
 ) -> list[Measured]:
     """A window for each of these sets of further cameras; None: nothing is read again before it."""
     measured = []
-    with running_broker() as broker, Device(broker, cameras, defaults, keeps=True) as device:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Broker(Path(folder)) as broker,
+        Device(broker, cameras, defaults, keeps=True) as device,
+    ):
         until, seen = time.monotonic() + _START_S, set[str]()
         while not seen >= cameras.keys():
             seen |= device.take_results().keys()

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.experiments.device import Device, Held, Keys
-from edge_sdk_tools.demo.broker import running_broker
+from tests.support.broker import Broker
 
 LIMIT_MB = 1.0
 """Of the slope, in MiB per 100,000 frames."""
@@ -67,7 +67,11 @@ def run(bundle: Path, video: Path, frames: int, reload_every: int) -> tuple[list
     budgets_ms = itertools.cycle(_BUDGETS_MS)
     samples: list[tuple[float, int, Held]] = []
     reloads = 0
-    with running_broker() as broker, Device(broker, cameras, {**common, "latency_ms": next(budgets_ms)}) as device:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Broker(Path(folder)) as broker,
+        Device(broker, cameras, {**common, "latency_ms": next(budgets_ms)}) as device,
+    ):
         start = time.monotonic()
         while (count := device.count) < frames:
             time.sleep(_SAMPLE_S)

@@ -26,7 +26,7 @@ import paho.mqtt.client as mqtt
 
 from benchmarks.figures.peak import peak_mb
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk_tools.demo.broker import running_broker
+from tests.support.broker import Broker
 
 RATIO_LIMIT = 1.15
 MEMORY_LIMIT_MB = 20.0
@@ -90,7 +90,7 @@ class Start(msgspec.Struct, frozen=True):
 def measure(bundle: Path, rounds: int) -> list[tuple[Start, Start]]:
     """Starts of `edge-sdk run` and of the bare script in turn, after one of each."""
     opened = Bundle.open(bundle)
-    with running_broker("mosquitto") as broker, tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory() as work, Broker(Path(work)) as broker:
         picture = Path(work) / "picture.jpg"
         cv2.imwrite(str(picture), cv2.resize(opened.golden()[0][0], (1280, 720)))
         url = f"mqtt://127.0.0.1:{broker.port}"

@@ -87,7 +87,7 @@ def tensorflow(source: Path, **options: Any) -> None:
 @click.argument("weights", type=PATH)
 @click.option("--labels", required=True, type=PATH, help="One class a line, in output order.")
 @click.option("-o", "--output", required=True, type=PATH, help="The folder to write into.")
-@click.option("--name", help="Of the model; the name of CFG without its ending by default.")
+@click.option("--name", help="The model's name.  [default: that of CFG without its ending]")
 @_with(_SHOWN)
 def darknet(cfg: Path, weights: Path, output: Path, **options: Any) -> None:
     """Convert the detector of CFG and WEIGHTS; writes the .onnx, labels.txt and a model.toml that describes them."""

@@ -56,9 +56,10 @@ def _fetch(name: str, output: Path | None) -> None:
     with host_tools("`edge-sdk models`"):
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.packages import cache_folder
+        from edge_sdk_tools.progress import StepProgress
         from edge_sdk_tools.zoo import fetch_model, zoo_model
-    with interrupted_by_sigterm():
-        toml = fetch_model(zoo_model(name), output or Path(name), cache_folder())
+    with interrupted_by_sigterm(), StepProgress() as progress:
+        toml = fetch_model(zoo_model(name), output or Path(name), cache_folder(), on_progress=progress)
     pictures = sorted(toml.parent.glob("*.jpg"))
     click.echo(f"wrote {toml}")
     source = pictures[0] if pictures else "PICTURE"

@@ -1,6 +1,6 @@
-"""The `edge-sdk` command: call the verb, and turn every error into one line and an exit code.
+"""The program `edge-sdk`: call a command, and turn every error into one line and an exit code.
 
-Each verb is imported when it is called, so that `edge-sdk --help` does not import OpenCV and ONNX Runtime. Within
+Each command is imported when it is called, so that `edge-sdk --help` does not import OpenCV and ONNX Runtime. Within
 `unhurried`, writing to standard error never blocks a program that runs for months: a pipe replaces descriptor 2, and a
 thread copies its lines to standard error, except for known noise of libraries. If standard error is not read, the pipe
 fills up and further lines are lost.
@@ -27,7 +27,7 @@ from edge_sdk.core.errors import EdgeError, failure_line, is_out_of_memory
 from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import leave
 
-_VERBS = {
+_COMMANDS = {
     "models": "List models that are ready to use, and fetch one.",
     "init": "Describe an ONNX file: write its model.toml and labels.",
     "import": "Bring in a model from PyTorch, TensorFlow, Darknet or an older ONNX.",
@@ -55,20 +55,20 @@ _PLACES = {
     "distill-check": "models.distill_check",
     "sign": "models.sign_bundle",
     "wheelhouse": "runtime.wheelhouse",
-} | {verb: f"models.{verb}" for verb in _SHARED}
-"""Functions of verbs that share a module or whose name is a Python keyword; all others are `VERB.command`."""
+} | {name: f"models.{name}" for name in _SHARED}
+"""Functions of commands that share a module or whose name is a Python keyword; all others are `NAME.command`."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
-class _LazyVerbs(click.Group):
+class _LazyCommands(click.Group):
     """A click group whose commands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_VERBS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _VERBS:
+        if cmd_name not in _COMMANDS:
             return None
         module, _, name = _PLACES.get(cmd_name, f"{cmd_name.replace('-', '_')}.command").rpartition(".")
         with no_collection():
@@ -78,11 +78,11 @@ class _LazyVerbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(_VERBS.items()))
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_LazyVerbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyCommands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(edge_sdk.__version__, prog_name="edge-sdk")
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -27,7 +27,9 @@ from edge_sdk.tuning.candidates import SECONDS, Candidate, Limits, Measurement, 
 from edge_sdk.tuning.tuning import TunedMachine, Tuning, golden_camera, tune
 
 _FPS = 30.0
-_SECONDS_HELP = f"For all of it, about.  [default: {SECONDS:g}, more where a slow camera needs it]"
+_SECONDS_HELP = (
+    f"About how many seconds all measurements take together.  [default: {SECONDS:g}, more for a slow camera]"
+)
 _CLEAR = "\r\x1b[K"  # return to the start of the line and erase the line
 
 
@@ -37,7 +39,11 @@ _CLEAR = "\r\x1b[K"  # return to the start of the line and erase the line
 @click.option("--source-password-file", type=PATH, help="Password of the user in the source's URL.")
 @key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
 @key_option("--camera", "name", PipelineConfig, "camera", default="camera", show_default=True)
-@click.option("--fps", type=NumberRange(0.1, 1000), help=f"Without --source.  [default: {_FPS:g}]")
+@click.option(
+    "--fps",
+    type=NumberRange(0.1, 1000),
+    help=f"Frames a second that are made where there is no --source.  [default: {_FPS:g}]",
+)
 @key_option("--latency-ms", "latency_ms", PipelineConfig)
 @key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--seconds", type=POSITIVE, help=_SECONDS_HELP)

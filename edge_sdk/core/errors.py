@@ -15,6 +15,7 @@ import pwd
 import re
 import stat
 import traceback
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
@@ -22,12 +23,24 @@ LONGEST_LINE = 2000
 """The largest number of characters of a line for people; longer lines lose their middle."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 _HEAD = 1200  # characters kept in front of the cut: the place is named in front, the next step at the end
 
 
 def printable(text: str) -> str:
-    """Replace characters that a terminal acts on: escapes, line ends, marks that turn the text's direction."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else _REPLACEMENT for c in text)
+    """Replace characters that a terminal acts on: escapes, line ends, marks that turn the text's direction.
+
+    Joiners stay behind the letters, marks and emoji that they join or part, as in Malayalam and Persian.
+    """
+    if text.isprintable():
+        return text
+    before = ("", *text)  # the character before each
+    return "".join(c if c.isprintable() or _joins(b, c) else _REPLACEMENT for b, c in zip(before, text, strict=False))
+
+
+def _joins(before: str, char: str) -> bool:
+    """Tell whether a character is a joiner behind what it joins; ASCII needs none, and could be made to look equal."""
+    return char in _JOINERS and before > "\x7f" and unicodedata.category(before)[0] in "LMS"
 
 
 def one_line(text: str) -> str:

@@ -268,15 +268,27 @@ class Result(_ResultBase, frozen=True, eq=False, gc=False):
 
 
 class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Masks of the objects of one frame, at the model's resolution.
+    """Masks of the objects of one frame, at the model's resolution; each is computed where it is asked for.
 
     Attributes:
-        values: float32 (N, h, w); cells with a value above 0 belong to the object.
-        geometry: position of the frame in the masks: cell = frame_px * scale + offset.
+        coefficients: float32 (N, M), the weights of the prototypes in each object's mask.
+        prototypes: float32 (M, h, w); cells where their weighted sum is above 0 belong to the object.
+        geometry: position of the frame in the prototypes: cell = frame_px * scale + offset.
     """
 
-    values: NDArray[np.float32]
+    coefficients: NDArray[np.float32]
+    prototypes: NDArray[np.float32]
     geometry: Geometry
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """The weighted sums of all objects over the whole input: float32 (N, h, w)."""
+        values: NDArray[np.float32] = np.tensordot(self.coefficients, self.prototypes, axes=1)
+        return values
+
+    def of(self, places: NDArray[np.int64]) -> Masks:
+        """Return the masks of some of the objects."""
+        return msgspec.structs.replace(self, coefficients=self.coefficients[places])
 
     def within(self, index: int, box_xyxy: NDArray[np.float32]) -> tuple[int, int, NDArray[np.uint8]]:
         """Return left and top of one object's box in whole pixels, and uint8 (height, width): 1 on the object."""
@@ -285,16 +297,14 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         left, top, right, bottom = np.ceil(box_xyxy).astype(int).tolist()
         if left >= right or top >= bottom:  # no pixel's centre lies in the box, and OpenCV would take another size
             return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.uint8)
-        own = self.geometry
-        to_cells = np.array(
-            [
-                [own.scale_x, 0, (left + 0.5) * own.scale_x + own.offset_x - 0.5],
-                [0, own.scale_y, (top + 0.5) * own.scale_y + own.offset_y - 0.5],
-            ]
-        )
+        own, (_, rows, columns) = self.geometry, self.prototypes.shape
+        first_x, across = _cells_under(left, right, own.scale_x, own.offset_x, columns)
+        first_y, down = _cells_under(top, bottom, own.scale_y, own.offset_y, rows)
+        cells = self.prototypes[:, down, across]
+        values = (self.coefficients[index] @ cells.reshape(len(cells), -1)).reshape(cells.shape[1:])
         values = cv2.warpAffine(
-            self.values[index],
-            to_cells,
+            values,
+            np.array([[own.scale_x, 0, first_x], [0, own.scale_y, first_y]]),
             (right - left, bottom - top),
             flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP,
             borderMode=cv2.BORDER_REPLICATE,
@@ -313,6 +323,13 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
         areas = [cv2.contourArea(outline) for outline in outlines]
         order = np.argsort(areas)[::-1]
         return [outlines[place].astype(np.float32) for place in order if areas[place] > 0]
+
+
+def _cells_under(start: int, stop: int, scale: float, offset: float, count: int) -> tuple[float, slice]:
+    """Return the place of the first pixel in the cells between which pixels start..stop lie, and these cells."""
+    low, high = ((pixel + 0.5) * scale + offset - 0.5 for pixel in (start, stop - 1))
+    first = min(max(0, math.floor(low)), count - 1)
+    return low - first, slice(first, max(first + 1, math.floor(high) + 2))
 
 
 _OUTLINE_PX = 1.0  # largest distance in pixels of a simplified polygon from the mask's outline
@@ -357,7 +374,7 @@ class Detections(Result, frozen=True, eq=False, gc=False):
         return msgspec.structs.replace(
             self,
             **arrays,
-            masks=None if self.masks is None else msgspec.structs.replace(self.masks, values=self.masks.values[places]),
+            masks=None if self.masks is None else self.masks.of(places),
             data={name: np.asarray(values)[places] for name, values in self.data.items()},
             then=None if self.then is None else tuple(self.then[place] for place in places.tolist()),
         )

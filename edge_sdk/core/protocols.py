@@ -12,7 +12,7 @@ from typing import Annotated, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from edge_sdk.core.errors import UsageError
+from edge_sdk.core.errors import UsageError, printable
 from edge_sdk.core.frame import Frame, Result
 
 Detail: TypeAlias = dict[str, str | int | float | bool]
@@ -95,7 +95,7 @@ def _said(cause: msgspec.ValidationError) -> str:
 
 def is_name(name: str) -> bool:
     """Tell whether a string may be the kind or the label of an event."""
-    return 1 <= len(name) <= NAME_LIMIT and name.isprintable()
+    return 1 <= len(name) <= NAME_LIMIT and printable(name) == name
 
 
 def _check_name(what: str, name: str) -> None:

@@ -28,7 +28,7 @@ _LONGEST_S = 86400.0
 
 
 def _frames(description: str) -> Meta:
-    return Meta(ge=1, le=1000, description=f"in so many results in a row it is {description}")
+    return Meta(ge=1, le=1000, description=f"in how many results in a row a class must be {description}")
 
 
 def _seconds(description: str) -> Meta:
@@ -36,7 +36,7 @@ def _seconds(description: str) -> Meta:
 
 
 class EventRule(msgspec.Struct, frozen=True, kw_only=True):
-    """When classes count as appeared and as disappeared; each class for itself.
+    """When a class counts as appeared and as disappeared; each class of the rule counts by itself.
 
     For segmentation `confidence` is compared with the class's share of the picture. Both the number of frames and the
     seconds must be reached.
@@ -47,14 +47,18 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
 
     labels: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
-        Meta(min_length=1, description="classes, by the bundle's labels; each for itself"),
+        Meta(
+            min_length=1, description="the classes that the rule is for, by the bundle's labels; each counts by itself"
+        ),
     ]
-    confidence: Annotated[float, Meta(ge=0, le=1, description="what is less confident is not seen")] = 0.5
-    appear_frames: Annotated[int, _frames("seen before it has appeared")] = 2
-    appear_s: Annotated[float, _seconds("for so long it is seen before it has appeared")] = 0.0
-    disappear_frames: Annotated[int, _frames("not seen before it has disappeared")] = 2
-    disappear_s: Annotated[float, _seconds("for so long it is not seen before it has disappeared")] = 2.0
-    cooldown_s: Annotated[float, _seconds("for so long after an appearance no other one is told")] = 0.0
+    confidence: Annotated[
+        float, Meta(ge=0, le=1, description="an object with less confidence does not count as seen")
+    ] = 0.5
+    appear_frames: Annotated[int, _frames("seen until it counts as appeared")] = 2
+    appear_s: Annotated[float, _seconds("how long a class must be seen until it counts as appeared")] = 0.0
+    disappear_frames: Annotated[int, _frames("absent until it counts as disappeared")] = 2
+    disappear_s: Annotated[float, _seconds("how long a class must be absent until it counts as disappeared")] = 2.0
+    cooldown_s: Annotated[float, _seconds("how long after an appearance no other one is published")] = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, EventRule)

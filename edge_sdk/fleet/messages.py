@@ -162,7 +162,7 @@ def _shown(line: bytes) -> bytes:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text).encode()
 
 
-_WITHOUT_WIDTH = ("Mn", "Me")  # marks on the character before
+_WITHOUT_WIDTH = ("Mn", "Me", "Cf")  # marks on the character before, and joiners
 
 
 def plain(text: str, longest: int = 200) -> str:

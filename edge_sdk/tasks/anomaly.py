@@ -71,7 +71,8 @@ class Score:
         if cells is not None:
             rows, columns = cells.shape
             geometry = prepared.geometry.in_cells(columns / self._width, rows / self._height)
-            masks = Masks(self._scaled(cells[np.newaxis].astype(np.float32)) - np.float32(self._threshold), geometry)
+            beyond = self._scaled(cells[np.newaxis].astype(np.float32)) - np.float32(self._threshold)
+            masks = Masks(np.ones((1, 1), np.float32), beyond, geometry)
             if score is None:
                 seen_x, seen_y = geometry.cells_of_picture(prepared.frame.size_wh, (columns, rows))
                 score = float(cells[seen_y, seen_x].max())

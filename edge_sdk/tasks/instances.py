@@ -45,12 +45,12 @@ def _read_keypoints(
 def _read_masks(
     input_wh: tuple[int, int], outputs: Sequence[Tensor], extras: Floats, prepared: Prepared
 ) -> dict[str, Any]:
-    """Return `masks`: each object's M coefficients times the prototypes, the second output, float (1, M, h, w)."""
+    """Return `masks`: each object's M coefficients, and the prototypes, the second output, float (1, M, h, w)."""
     prototypes = outputs[1][0]
     rows, columns = prototypes.shape[1:]
-    values = (extras @ prototypes.reshape(len(prototypes), -1)).reshape(-1, rows, columns)
+    prototypes = prototypes.copy() if len(extras) else np.broadcast_to(np.float32(0), prototypes.shape)
     x, y = columns / input_wh[0], rows / input_wh[1]
-    return {"masks": Masks(values, prepared.geometry.in_cells(x, y))}
+    return {"masks": Masks(extras, prototypes, prepared.geometry.in_cells(x, y))}
 
 
 def read_movenet(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:

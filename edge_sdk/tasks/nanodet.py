@@ -54,19 +54,21 @@ class NanoDet:
         """Read the outputs of one frame; collect the cells above the threshold of all levels before computing boxes."""
         parts = []
         for first, scores, sides in self._levels(outputs):
-            found = rows_of(scores >= self._confidence)
+            may_count = scores >= self._confidence
+            may_count[:, self._classes :] = False  # comparing distances too costs less than leaving gaps
+            found = rows_of(may_count)
             if len(found):
                 parts.append((scores[found], sides[found], self._cells[first + found]))
         if not parts:
             return NO_CANDIDATES
         scores, sides, cells = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Candidates(self._boxes(sides, cells), *best_classes(scores))
+        return Candidates(self._boxes(sides, cells), *best_classes(scores[:, : self._classes]))
 
     def _levels(self, outputs: Sequence[Tensor]) -> list[tuple[int, Floats, Floats]]:
-        """Return the first cell of each level, its scores (N, classes) and its sides (N, 4 * (reg_max + 1))."""
+        """Return the first cell of each level, its scores (N, classes or more) and sides (N, 4 * (reg_max + 1))."""
         if len(outputs) == 1:
             rows = outputs[0][0]
-            return [(0, rows[:, : self._classes], rows[:, self._classes :])]
+            return [(0, rows, rows[:, self._classes :])]
         levels = len(outputs) // 2
         rows = [output.reshape(-1, output.shape[-1]) for output in outputs]
         return list(zip(self._first, rows[:levels], rows[levels:], strict=True))

@@ -171,18 +171,19 @@ class YoloX:
 def read_fastestdet(size_wh: tuple[int, int], confidence: float, outputs: Sequence[Tensor]) -> Candidates:
     """Read float (1, 5 + classes, H, W): objectness 0-1, four numbers of the box, classes 0-1.
 
-    Box centre = cell + tanh(xy) in cells, size = sigmoid(wh) as a fraction of the input. Source:
-    dog-qiuqiu/FastestDet, example/onnx-runtime.
+    Box centre = cell + tanh(xy) in cells, size = sigmoid(wh) as a fraction of the input, confidence = objectness^0.6 *
+    class^0.4. Source: dog-qiuqiu/FastestDet, example/onnx-runtime.
     """
     values: Floats = outputs[0][0]
     rows, columns = values.shape[1:]
-    found = np.flatnonzero(values[0] >= np.float32(confidence))
+    found = np.flatnonzero(values[0] >= np.float32(confidence ** (1 / 0.6) * (1 - 1e-6)))
     values = values.reshape(len(values), -1)[:, found]
     row, column = np.divmod(found, columns)
     boxes = np.hstack([np.tanh(values[1:3].T), sigmoid(values[3:5].T)])
     boxes[:, :2] = (boxes[:, :2] + np.column_stack([column, row])) / np.array([columns, rows], np.float32)
     boxes *= np.array(size_wh * 2, np.float32)
-    return Candidates(corner_boxes(boxes), values[0] * values[5:].max(axis=0), values[5:].argmax(axis=0))
+    confidences = values[0] ** np.float32(0.6) * values[5:].max(axis=0) ** np.float32(0.4)
+    return Candidates(corner_boxes(boxes), confidences, values[5:].argmax(axis=0))
 
 
 def _fastestdet_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:

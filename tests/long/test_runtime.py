@@ -43,7 +43,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def output(bundles: dict[str, Path]) -> Path:
     """What `edge-sdk runtime build` writes, made from nothing."""
     shutil.rmtree(PLACE, ignore_errors=True)
-    command = ("-m", "edge_sdk", "runtime", "build", str(bundles["detection"]), "--target", PI, "--from-debian")
+    command = ("-m", "edge_sdk", "runtime", "build", str(bundles["detection"]), "--target", PI)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("EDGE_SDK_CACHE", "CCACHE_DIR"):
             patch.setenv(name, str(PLACE / name.lower()))

@@ -21,8 +21,7 @@ from edge_sdk_tools.check.sandbox import Examined, Job
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
-from edge_sdk_tools.prove.golden import Proof
-from edge_sdk_tools.prove.parity import OutputChange, StepKind
+from edge_sdk_tools.prove.parity import OutputChange, Proof, StepKind
 from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.report.schema import (

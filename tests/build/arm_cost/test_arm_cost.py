@@ -34,12 +34,12 @@ from edge_sdk.core.errors import (
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk_tools.arm_cost import installation
 from edge_sdk_tools.arm_cost.counter import (
-    CLASSES,
     CORES,
     CPUS,
     Counter,
     Counts,
     board_outputs,
+    classes,
     classify,
     count_classes,
     current_recipe,
@@ -49,7 +49,7 @@ from edge_sdk_tools.arm_cost.estimate import CYCLES, board_counter, check_latenc
 from edge_sdk_tools.arm_cost.installation import Apt, set_up
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
-from edge_sdk_tools.prove import golden
+from edge_sdk_tools.prove import parity
 from edge_sdk_tools.quantize.convert import float_file
 from edge_sdk_tools.search import variant
 from tests.support import models as tiny
@@ -100,21 +100,21 @@ def block(runs: int, *words: int) -> bytes:
     return struct.pack(f"=QI{len(words)}I", runs, len(words), *words)
 
 
-def counted(cpu: str = "cortex-a76", **classes: int) -> Counts:
-    by_class = {name: classes.get(name, 0) for name in CLASSES}
+def counted(cpu: str = "cortex-a76", **found: int) -> Counts:
+    by_class = {name: found.get(name, 0) for name in classes()}
     return Counts("model.ort", cpu, "1.31.1", sum(by_class.values()), by_class)
 
 
 @pytest.mark.parametrize("expected", ENCODINGS)
 def test_an_instruction_belongs_to_its_class(expected: str) -> None:
     words = np.array(ENCODINGS[expected], np.uint32)
-    assert [CLASSES[found] for found in classify(words)] == [expected] * len(words)
+    assert [classes()[found] for found in classify(words)] == [expected] * len(words)
 
 
 def test_a_record_is_summed_by_class() -> None:
     record = block(3, 0x4E819400, 0xF9400000, 0x54000041) + block(2**33, 0x4E819400)
     by_class = count_classes(record)
-    assert list(by_class) == list(CLASSES)
+    assert list(by_class) == list(classes())
     assert {k: v for k, v in by_class.items() if v} == {"sdot": 3 + 2**33, "load": 3, "branch": 3}
 
 
@@ -395,7 +395,7 @@ class _Fixed:
             raise self.fault
         assert time_limit_s > 0
         total = round(self.million * (1 if model.suffix == ".ort" else self.fp32_times) * 1e6)
-        return Counts(model.name, cpu, "1.31.1", total, {**dict.fromkeys(CLASSES, 0), "sdot": total})
+        return Counts(model.name, cpu, "1.31.1", total, {**dict.fromkeys(classes(), 0), "sdot": total})
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, counter: _Fixed) -> None:
@@ -423,7 +423,7 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     """This machine says that INT8 is twice as fast; the board says that it takes 1.25 times as long."""
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
     _use(monkeypatch, _Fixed(60, fp32_times=0.8))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
     out = " ".join(cli(0, "build", model, "--target", "raspberry_pi_5", "-o", bundle).out.split())
@@ -446,7 +446,7 @@ def test_without_a_counter_the_cost_of_kernels_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: dict[str, float], carried: str, factor: str
 ) -> None:
     """This machine says that INT8 takes half the time."""
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [10.0, 20.0])
     monkeypatch.setattr(
         variant, "kernels_ms", lambda model, _proto, _target, core: int8_ms[core] if "carried" in model.name else 10.0
     )

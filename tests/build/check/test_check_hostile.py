@@ -15,10 +15,12 @@ from onnx import TensorProto, helper
 
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import ModelError
+from edge_sdk_tools.check import dry_run
 from edge_sdk_tools.check.gate import examine
-from edge_sdk_tools.check.report import CheckReport
+from edge_sdk_tools.check.report import CheckReport, RefusedModelError
 from edge_sdk_tools.check.sandbox import Limits, run_limited
 from tests.support import models as tiny
+from tests.support.bundles import endless_of_hostile
 from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, write_project
 from tests.support.reports import IMAGE, SIZE, network, only, report_on
@@ -183,6 +185,12 @@ def _run(
 def test_a_process_that_dies_of_it(tmp_path: Path, what: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match=expected):
         _run(tmp_path, what, monkeypatch)
+
+
+def test_a_loop_without_an_end_is_ended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "_LOOPS_CPU_S", 0.2)
+    with pytest.raises(RefusedModelError, match=r"a model with a loop ran for 0\.2 s of CPU on one image"):
+        dry_run.trial_run(endless_of_hostile(), (), {}, {})
 
 
 def test_a_process_that_sleeps_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,7 @@ def test_a_folder_is_named_by_label_synonym_or_class_id(tmp_path: Path, folder: 
         (["tench", "kelpies"], "kelpies: 'kelpies' is no label of the model, expected one of 10 such as 'tench, Tinca"),
         ([*(f"a {n}" for n in range(30)), "tench"], "'a 0' is no label of the model (nor are 29 of the 30 names"),
         (["0", "10"], "10: class_id is 10, expected 0 to 9"),
+        (["n00007846"], "give a labels file whose lines begin with WordNet ids, or name the folders as the labels"),
     ],
 )
 def test_folders_that_are_no_class_are_named(tmp_path: Path, folders: list[str], expected: str) -> None:

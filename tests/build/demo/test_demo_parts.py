@@ -19,10 +19,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from rich.console import Console
 
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError, PublishError
-from edge_sdk_tools.demo.broker import Broker, Kind, child, find_mosquitto, running_broker, subscribed, wait_until_quiet
+from edge_sdk_tools.demo.broker import child, running_broker, subscribed, wait_until_quiet
 from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
 from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
-from tests.support.absent import not_installed
 from tests.support.broker import wait_until
 from tests.support.connections import detections
 
@@ -76,9 +75,9 @@ def test_frames_are_found_by_their_number(video: Path) -> None:
 
 
 def test_calibration_and_evaluation_share_no_picture_and_see_the_whole_video(video: Path, tmp_path: Path) -> None:
-    images = write_images(make_media(video, tmp_path), tmp_path / "images")
-    calibration = sorted(images.calibration.glob("*.png"))
-    evaluation = sorted(images.evaluation.glob("*.png"))
+    write_images(make_media(video, tmp_path), tmp_path)
+    calibration = sorted((tmp_path / "calibration").glob("*.png"))
+    evaluation = sorted((tmp_path / "evaluation").glob("*.png"))
     assert len(calibration) == 48
     assert len(evaluation) == 32
     assert not {p.name for p in calibration} & {p.name for p in evaluation}
@@ -88,7 +87,7 @@ def test_calibration_and_evaluation_share_no_picture_and_see_the_whole_video(vid
         assert numbers[-1] >= 110
         image = cv2.imread(str(paths[0]))
         assert round(image[..., 1].mean() / 2) == numbers[0]
-    assert (images.calibration / "photo.jpg").is_file()
+    assert (tmp_path / "calibration" / "photo.jpg").is_file()
 
 
 def test_a_video_with_too_few_frames_is_refused(tmp_path: Path) -> None:
@@ -249,18 +248,9 @@ def test_offline_it_says_what_to_do_and_leaves_no_output(tmp_path: Path) -> None
 # The broker and the independent subscriber: real processes, on this machine only.
 
 
-@pytest.fixture(params=["mosquitto", "amqtt"])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    if request.param == "mosquitto" and find_mosquitto() is None:
-        not_installed("mosquitto is not installed; apt install mosquitto")
-    found: Kind = request.param
-    return found
-
-
-def publish(broker: Broker, messages: list[tuple[str, bytes]]) -> None:
-    version = MQTTProtocolVersion.MQTTv5 if broker.protocol == "5" else MQTTProtocolVersion.MQTTv311
-    client = Client(CallbackAPIVersion.VERSION2, client_id="test", protocol=version)
-    client.connect("127.0.0.1", broker.port)
+def publish(port: int, messages: list[tuple[str, bytes]]) -> None:
+    client = Client(CallbackAPIVersion.VERSION2, client_id="test", protocol=MQTTProtocolVersion.MQTTv311)
+    client.connect("127.0.0.1", port)
     client.loop_start()
     for topic, payload in messages:
         client.publish(topic, payload, qos=1).wait_for_publish(10)
@@ -269,14 +259,12 @@ def publish(broker: Broker, messages: list[tuple[str, bytes]]) -> None:
 
 
 @pytest.mark.system
-def test_messages_are_written_down_as_a_stranger_receives_them(tmp_path: Path, kind: Kind) -> None:
+def test_messages_are_written_down_as_a_stranger_receives_them(tmp_path: Path) -> None:
     file = tmp_path / "messages.jsonl"
     sent = [("a/b", b'{"x": [1, "\xc3\xa4"]}'), ("a/c", b"no json"), ("a/d", b"\xff")]
-    with running_broker(kind) as broker:
-        assert (broker.kind, broker.url) == (kind, f"mqtt://127.0.0.1:{broker.port}")
-        with subscribed(broker.port, file):
-            publish(broker, sent)
-            wait_until_quiet(file)
+    with running_broker() as port, subscribed(port, file):
+        publish(port, sent)
+        wait_until_quiet(file)
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     ours = [line for line in lines if line["topic"].startswith("a/")]
     assert [(line["topic"], line["payload"]) for line in ours] == [
@@ -286,14 +274,14 @@ def test_messages_are_written_down_as_a_stranger_receives_them(tmp_path: Path, k
     ]
     assert {(line["qos"], line["retain"]) for line in ours} == {(1, False)}
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", broker.port), timeout=60)
+        socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 @pytest.mark.system
-def test_the_broker_is_not_seen_from_outside(kind: Kind) -> None:
-    with running_broker(kind) as broker, socket.socket() as outside:
+def test_the_broker_is_not_seen_from_outside() -> None:
+    with running_broker() as port, socket.socket() as outside:
         # 127.0.0.2 is this machine too, but not the address that the broker listens on.
-        assert outside.connect_ex(("127.0.0.2", broker.port)) != 0
+        assert outside.connect_ex(("127.0.0.2", port)) != 0
 
 
 @pytest.mark.system

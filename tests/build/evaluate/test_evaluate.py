@@ -22,6 +22,7 @@ from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.reading import read_dataset
 from edge_sdk_tools.distillation.gate import distill_check, judge
+from edge_sdk_tools.evaluate import float_model
 from edge_sdk_tools.evaluate.evaluation import Evaluation, evaluate
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization, from_checked, open_subject
@@ -428,18 +429,24 @@ def test_a_model_that_finds_nothing_of_the_labels_is_refused_with_what_would(tmp
         _judged(tmp_path / "p", _BGR, _red_detector(), data, labelled=True)
 
 
-def test_exchanged_colours_are_noticed_without_labels(tmp_path: Path, data: Path) -> None:
+def test_exchanged_colours_are_noticed_on_objects_enough(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [line] = _judged(tmp_path / "p", _BGR, _red_detector(), data, labelled=False)
     assert 'with color = "RGB" the confidences of the objects in an image add up to' in line
+    monkeypatch.setattr(float_model, "_FEWEST_OBJECTS", 1000)
+    assert _judged(tmp_path / "few", _BGR, _red_detector(), data, labelled=False) == ()
+
+
+_YOLOX = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
 
 
 def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
     text = "mean = ReduceMean<keepdims=0>(images) nothing = Mul(mean, no) out = Add(rows, nothing)"
     weights = {"no": np.zeros((), np.float32), "rows": np.full((1, 84, 7), 6, np.float32)}
     model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
-    toml = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
     with pytest.raises(ModelError, match="its confidences reach 36 on 12 images, expected 0 to 1"):
-        _judged(tmp_path / "p", toml, model, data, labelled=False)
+        _judged(tmp_path / "p", _YOLOX, model, data, labelled=False)
 
 
 def test_objects_of_noise_are_not_in_the_mirror_image(tmp_path: Path, data: Path) -> None:
@@ -454,10 +461,9 @@ def test_objects_of_noise_are_not_in_the_mirror_image(tmp_path: Path, data: Path
     numbers = {"one": np.ones((), np.float32), "many": np.full((), 9, np.float32)}
     weights = {**numbers, "left_score": scores[0], "middle_score": scores[1], "boxes": boxes}
     model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
-    toml = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
-    assert _judged(tmp_path / "right", toml, model, data, labelled=False) == ()
+    assert _judged(tmp_path / "right", _YOLOX, model, data, labelled=False) == ()
     expected = r"of the 24 objects in 12 images only 0% are in .* std = \[255\.0, 255\.0, 255\.0\] 100% of 24 are"
-    wrong = toml.replace("std = [255, 255, 255]", "")
+    wrong = _YOLOX.replace("std = [255, 255, 255]", "")
     with pytest.raises(ModelError, match=expected):
         _judged(tmp_path / "wrong", wrong, model, data, labelled=False)
     for path in sorted((data / "images").iterdir())[7:]:
@@ -477,8 +483,7 @@ def test_an_arrow_may_point_the_other_way_in_the_mirror_image(tmp_path: Path, da
     numbers = {"one": np.ones((), np.float32), "many": np.full((), 1e6, np.float32), "sides": sides}
     weights = {**numbers, "red_score": scores[0], "blue_score": scores[1], "boxes": boxes}
     model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
-    toml = DETECTOR.replace("yolov4", "yolox").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
-    assert _judged(tmp_path / "p", toml, model, data, labelled=False) == ()
+    assert _judged(tmp_path / "p", _YOLOX, model, data, labelled=False) == ()
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,35 @@
-"""Each decoder's quality by `edge-sdk evaluate` equals that of pycocotools for outputs whose objects are known.
+"""Each decoder's quality by `edge-sdk evaluate` equals that of an independent count for outputs of known truth.
 
 The models look at one pixel and return what an encoder, written here from the family's definition, made of the objects
 of that picture: boxes near the truth, of a wrong class, of nothing and, where overlaps are to be suppressed, twice.
+Boxes and masks are counted by pycocotools, anomalies by scikit-learn, texts and vectors by plain loops.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import onnx
 import pytest
+from pycocotools import mask
 
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.frame import Detections
 from edge_sdk.tasks.decoders import DECODERS
 from edge_sdk_tools.evaluate.average_precision import Boxes, LabelledBoxes
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from tests.build.evaluate.test_metrics import pycocotools_of
+from edge_sdk_tools.evaluate.model import open_subject
+from tests.build.evaluate.test_metrics import coco_precision, pycocotools_of
+from tests.support.absent import Lazy
 from tests.support.models import parsed
 from tests.support.projects import write_project
 
@@ -82,6 +90,12 @@ Encoder = Callable[[Sequence[Seen], int], list[np.ndarray]]
 
 def _logit(p: float) -> float:
     return math.log(p / (1 - p))
+
+
+def _factors(confidence: float, power: int = 1) -> tuple[float, float]:
+    """Split a power of a confidence into two factors, neither of which ranks the objects as their product does."""
+    number, whole = round(confidence * 100), confidence**power  # the last digit is the object's number
+    return (whole**0.1, whole**0.9) if number % 2 else (whole**0.9, whole**0.1)
 
 
 def _cells(seen: Sequence[Seen], strides: Sequence[int] = STRIDES) -> Iterator[tuple[Seen, int, int, int, int]]:
@@ -157,8 +171,8 @@ def _one_mask(_one: Seen, number: int) -> list[float]:
 def _yolov5(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
     output = np.zeros((378, 5 + classes))
     for one, place, *_ in _cells(seen):
-        output[3 * place, :4], output[3 * place, 4], output[3 * place, 5 + one.class_id] = one.middle, 0.99, 1
-        output[3 * place, 5:] *= one.confidence / 0.99
+        output[3 * place, :4] = one.middle
+        output[3 * place, [4, 5 + one.class_id]] = _factors(one.confidence)
     return [output]
 
 
@@ -166,8 +180,8 @@ def _yolox(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
     output = np.zeros((126, 5 + classes))
     for one, place, stride, column, row in _cells(seen):
         (x, y), (w, h) = one.centre, one.size
-        output[place, :5] = x / stride - column, y / stride - row, math.log(w / stride), math.log(h / stride), 1
-        output[place, 5 + one.class_id] = one.confidence
+        output[place, :4] = x / stride - column, y / stride - row, math.log(w / stride), math.log(h / stride)
+        output[place, [4, 5 + one.class_id]] = _factors(one.confidence)
     return [output]
 
 
@@ -176,9 +190,9 @@ def _yolov4(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
     heads = [np.full((5 + classes, INPUT[1] // s, INPUT[0] // s), FAR) for s in STRIDES]
     for one, _, stride, column, row in _cells(seen):
         (x, y), (w, h) = one.centre, one.size
-        cell, half = heads[STRIDES.index(stride)][:, row, column], _logit(math.sqrt(one.confidence))
-        cell[:5] = _logit(x / stride - column), _logit(y / stride - row), math.log(w / 16), math.log(h / 16), half
-        cell[5 + one.class_id] = half
+        cell = heads[STRIDES.index(stride)][:, row, column]
+        cell[:4] = _logit(x / stride - column), _logit(y / stride - row), math.log(w / 16), math.log(h / 16)
+        cell[[4, 5 + one.class_id]] = list(map(_logit, _factors(one.confidence)))
     return heads
 
 
@@ -187,8 +201,9 @@ def _fastestdet(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
     for one, _, _, column, row in _cells(seen, [16]):
         (x, y), (w, h) = one.centre, one.size
         offsets = math.atanh(x / 16 - column), math.atanh(y / 16 - row)
-        output[:5, row, column] = 1, *offsets, _logit(w / INPUT[0]), _logit(h / INPUT[1])
-        output[5 + one.class_id, row, column] = one.confidence
+        first, second = _factors(one.confidence)
+        output[:5, row, column] = first ** (1 / 0.6), *offsets, _logit(w / INPUT[0]), _logit(h / INPUT[1])
+        output[5 + one.class_id, row, column] = second ** (1 / 0.4)
     return [output]
 
 
@@ -225,7 +240,7 @@ def _yunet(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
     first, second, boxes = np.zeros((126, 1)), np.zeros((126, 1)), np.zeros((126, 4))
     for one, place, stride, column, row in _cells(seen):
         (x, y), (w, h) = one.centre, one.size
-        first[place], second[place] = one.confidence**2 / 0.95, 0.95
+        first[place], second[place] = _factors(one.confidence, 2)
         boxes[place] = x / stride - column, y / stride - row, math.log(w / stride), math.log(h / stride)
     return [*_levels(first), *_levels(second), *_levels(boxes)]
 
@@ -364,7 +379,7 @@ def _model(pictures: Sequence[list[np.ndarray]], *, has_batch: bool) -> onnx.Mod
     """Return a model whose outputs are those of the picture whose number is the value of the middle pixel."""
     middle = (INPUT[1] // 2) * INPUT[0] + INPUT[0] // 2
     weights = {"all": np.array([-1]), "at": np.array([middle] if has_batch else middle)}
-    weights |= {"first": np.array(0, np.float32), "last": np.array(PICTURES - 1, np.float32)}
+    weights |= {"first": np.array(0, np.float32), "last": np.array(len(pictures) - 1, np.float32)}
     text = "flat = Reshape(images, all) level = Gather(flat, at) near = Clip(level, first, last) "
     text += "number = Cast<to: int = 7>(near) "
     shapes: dict[str, Sequence[int | str]] = {}
@@ -452,29 +467,166 @@ def test_keypoints_are_as_like_as_cocos_formula_says(tmp_path: Path, decoder: st
     assert values["detections matched (F1)"] == 1
 
 
+@pytest.mark.parametrize("decoder", ["yolov8_seg", "end_to_end_seg"])
+def test_masks_are_those_of_the_whole_picture_by_pycocotools(tmp_path: Path, decoder: str) -> None:
+    """Ellipses around the true boxes are found as ellipses in the seen boxes, of which a model reports quadratic forms.
+
+    Beside them all masks are computed plainly: weighted sums of the input's size, without the padding, to the frame.
+    """
+
+    def ellipses(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
+        y, x = np.mgrid[2 : INPUT[1] : 4, 2 : INPUT[0] : 4]
+        forms = [
+            1 - sum(((p - m) * 2 / s) ** 2 for p, m, s in zip((x, y), o.centre, o.size, strict=True)) for o in seen
+        ]
+        return [np.stack([*forms, *[np.zeros(x.shape)] * (8 - len(seen))])]
+
+    pictures = [_objects(number, 3, twice=False) for number in range(PICTURES)]
+    encode = (_rows if decoder == "end_to_end_seg" else _yolov8)(_one_mask, 8, ellipses)
+    subject = open_subject(_write(tmp_path, decoder, [seen for _, seen in pictures], 3, encode)).open()
+    truths, found, plain = [], [], []
+    for number, (truth, seen) in enumerate(pictures):
+        for one, (x1, y1, x2, y2) in zip(truth, _in_frame(truth).tolist(), strict=True):
+            drawn = np.zeros(FRAME[::-1], np.uint8)
+            cv2.ellipse(drawn, (((x1 + x2) / 2, (y1 + y2) / 2), (x2 - x1, y2 - y1), 0), 1, cv2.FILLED)
+            truths.append((number, one.class_id, 1.0, mask.encode(np.asfortranarray(drawn))))
+        for one, box, form in zip(seen, _in_frame(seen), ellipses(seen, 3)[0], strict=False):
+            values = cv2.resize(form.astype(np.float32), INPUT)[ABOVE : INPUT[1] - ABOVE]
+            drawn = (cv2.resize(values, FRAME) > 0).astype(np.uint8)
+            (left, top), (right, bottom) = np.ceil(box - 0.5).astype(int).reshape(2, 2).tolist()
+            drawn[:top], drawn[bottom:], drawn[:, :left], drawn[:, right:] = 0, 0, 0, 0
+            plain.append((number, one.class_id, one.confidence, mask.encode(np.asfortranarray(drawn))))
+        got = subject(np.full((*FRAME[::-1], 3), number, np.uint8)).result
+        assert isinstance(got, Detections)
+        for place, (class_id, sure) in enumerate(zip(got.class_id.tolist(), got.confidence.tolist(), strict=True)):
+            found.append((number, class_id, sure, mask.frPyObjects(got.rle(place), *FRAME[::-1])))
+    expected = _mask_precision(truths, plain)
+    assert 0.1 < expected < 0.95
+    assert _mask_precision(truths, found) == pytest.approx(expected, abs=0.005)
+    assert len(found) == len(plain)
+
+
+def _mask_precision(truths: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]]) -> float:
+    """Return pycocotools' mAP50-95 of masks: picture, class, confidence, RLE."""
+    truths, found = (
+        [
+            {"id": place + 1, "image_id": picture, "category_id": class_id + 1, "score": sure, "segmentation": rle}
+            | {"area": float(mask.area(rle)), "bbox": mask.toBbox(rle).tolist(), "iscrowd": 0}
+            for place, (picture, class_id, sure, rle) in enumerate(masks)
+        ]
+        for masks in (truths, found)
+    )
+    return coco_precision(PICTURES, truths, found, "segm")[0]
+
+
 @pytest.mark.parametrize("decoder", DECODERS["classification"])
 def test_top_1_and_top_5_are_those_of_a_plain_count(tmp_path: Path, decoder: str) -> None:
     scores = np.random.default_rng(3).dirichlet(np.ones(8), PICTURES)
     truths = [int(scores[0].argmax()), int(np.argsort(scores[1])[-3]), int(scores[2].argmin())]
     given = np.log(scores / (1 - scores)) if decoder == "sigmoid_logits" else scores
     model = _model([[row] for row in (np.log(scores) if decoder == "logits" else given)], has_batch=True)
+    assert _figures(tmp_path, "classification", decoder, model, "abcdefgh", truths) == {
+        "top-1": pytest.approx(1 / 3),
+        "top-5": pytest.approx(2 / 3),
+    }
+
+
+def _figures(
+    folder: Path,
+    task: str,
+    decoder: str,
+    model: onnx.ModelProto,
+    labels: str,
+    truths: Sequence[int | str],
+    more: str = "",
+) -> dict[str, float]:
+    """Return what evaluate counts of a model that looks at the pictures' numbers; truths are classes or texts."""
     text = f"""
 model = "model.onnx"
 name = "heads"
-task = "classification"
+task = "{task}"
 decoder = "{decoder}"
-labels = "labels.txt"
+labels = "{"labels.npz" if (folder / "project" / "labels.npz").exists() else "labels.txt"}"
 [input]
 size_wh = [{INPUT[0]}, {INPUT[1]}]
-resize = "stretch"
+{more}
 """
-    toml = write_project(tmp_path / "project", text, model, labels="a\nb\nc\nd\ne\nf\ng\nh\n", pictures=0)
-    data = _data(tmp_path / "data", [[]] * PICTURES, 0)
+    toml = write_project(folder / "project", text, model, labels="".join(f"{label}\n" for label in labels), pictures=0)
+    data = _data(folder / "data", [[]] * len(truths), 0)
     (data / "a.json").unlink()
-    rows = [f"{number}.png,{class_id}" for number, class_id in enumerate(truths)]
-    (data / "labels.csv").write_text("\n".join(["file,class_id", *rows]) + "\n")
-    found = {figure.name: figure.value.value for figure in evaluate(toml, data).quality}
-    assert found == {"top-1": pytest.approx(1 / 3), "top-5": pytest.approx(2 / 3)}
+    name, column = ("texts.csv", "text") if task == "text" else ("labels.csv", "class_id")
+    rows = [f'{number}.png,"{truth}"' for number, truth in enumerate(truths)]
+    (data / name).write_text("\n".join([f"file,{column}", *rows]) + "\n")
+    return {figure.name: figure.value.value for figure in evaluate(toml, data).quality}
+
+
+@functools.cache
+def _edits(a: str, b: str) -> int:
+    """The textbook's recursion."""
+    if not a or not b:
+        return len(a) + len(b)
+    return min(_edits(a[1:], b) + 1, _edits(a, b[1:]) + 1, _edits(a[1:], b[1:]) + (a[0] != b[0]))
+
+
+def test_texts_are_read_and_counted_as_by_plain_loops(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    pictures = random.dirichlet(np.full(7, 0.1), (30, 12))  # of each step: blank, a, b, c, d, e, space
+    read = []
+    for steps in pictures:
+        best = [int(step.argmax()) for step in steps]
+        new = [one for before, one in zip([0, *best], best, strict=False) if one not in (0, before)]
+        read.append("".join("-abcde "[character] for character in new))
+    truths = ["".join(c if random.random() < 0.9 else "x" * random.integers(3) for c in text) for text in read]
+    model = _model([[steps] for steps in pictures], has_batch=True)
+    edits = [_edits(*pair) for pair in zip(read, truths, strict=True)]
+    assert 0.1 < edits.count(0) / len(edits) < 0.9
+    assert _figures(tmp_path, "text", "ctc", model, "abcde", truths) == {
+        "characters (1 - CER)": pytest.approx(1 - sum(edits) / sum(map(len, truths)), abs=0.005),
+        "whole texts": pytest.approx(edits.count(0) / len(edits), abs=0.005),
+    }
+    (tmp_path / "data" / "texts.csv").write_text("file,text\n0.png\n")
+    with pytest.raises(DataError, match=r"texts\.csv: line 2: has 1 column, expected 2"):
+        evaluate(tmp_path / "project" / "model.toml", tmp_path / "data")
+
+
+def test_vectors_are_named_and_verified_as_by_plain_loops(tmp_path: Path) -> None:
+    random = np.random.default_rng(6)
+    centres, truths = random.normal(0, 1, (4, 6)), random.integers(0, 4, 30).tolist()
+    known = np.vstack([centres, centres]) + random.normal(0, 0.3, (8, 6))
+    shown = (centres[truths] + random.normal(0, 0.8, (30, 6))) * random.uniform(0.1, 9, (30, 1))
+    (tmp_path / "project").mkdir()
+    np.savez(tmp_path / "project" / "labels.npz", names=np.array([*"abcdabcd"]), vectors=known.astype(np.float32))
+
+    def cosine(one: np.ndarray, other: np.ndarray) -> float:
+        return float(one @ other / math.sqrt((one @ one) * (other @ other)))
+
+    named = [max((cosine(one, other), place % 4) for place, other in enumerate(known)) for one in shown]
+    right = [sure >= 0.7 and name == truth for (sure, name), truth in zip(named, truths, strict=True)]
+    same, other = ([], [])
+    for one, two in itertools.permutations(range(30), 2):
+        (same if truths[one] == truths[two] else other).append(cosine(shown[one], shown[two]) >= 0.7)
+    more = "[thresholds]\nconfidence = 0.7"
+    model = _model([[vector] for vector in shown], has_batch=True)
+    found = _figures(tmp_path, "embedding", "vector", model, "abcd", truths, more)
+    assert found == {
+        "top-1": pytest.approx(np.mean(right), abs=0.005),
+        "verification accuracy": pytest.approx((np.mean(same) + 1 - np.mean(other)) / 2, abs=0.005),
+    }
+
+
+def test_anomalies_are_ranked_as_by_scikit_learn(tmp_path: Path) -> None:
+    random = np.random.default_rng(7)
+    maps, truths = random.uniform(0, 150, (30, 8, 12)), random.integers(0, 2, 30).tolist()
+    maps[np.arange(30), 3, 5] += 60 * np.array(truths) * random.random(30)
+    maps[:, [0, 7]] += 100  # in the padding
+    scores = maps[:, 1:7].max(axis=(1, 2)) / 200
+    more = "[thresholds]\nconfidence = 0.75\n[anomaly]\nscore_range = [0, 200]"
+    assert _figures(
+        tmp_path, "anomaly", "score", _model([[cells] for cells in maps], has_batch=True), "ab", truths, more
+    ) == {
+        "AUROC": pytest.approx(Lazy("sklearn.metrics").roc_auc_score(truths, scores), abs=0.005),
+        "right decisions": pytest.approx(np.mean((scores >= 0.75) == truths), abs=0.005),
+    }
 
 
 def test_every_decoder_of_objects_is_measured() -> None:

@@ -92,15 +92,19 @@ def pycocotools_of(labelled: Sequence[LabelledBoxes], found: Sequence[Boxes]) ->
         for image, boxes in enumerate(found)
         for box, class_id, confidence in zip(boxes.boxes_xyxy, boxes.class_ids, boxes.confidences, strict=True)
     ]
+    return coco_precision(len(labelled), annotations, detections, "bbox")
+
+
+def coco_precision(images: int, truths: list[Any], found: list[Any], kind: str) -> tuple[float, float]:
     with contextlib.redirect_stdout(io.StringIO()):
         coco = COCO()
         coco.dataset = {
-            "images": [{"id": image} for image in range(len(labelled))],
-            "annotations": annotations,
+            "images": [{"id": image, "width": 192, "height": 100} for image in range(images)],
+            "annotations": truths,
             "categories": [{"id": c + 1} for c in range(CLASSES)],
         }
         coco.createIndex()
-        evaluation = COCOeval(coco, coco.loadRes(detections), "bbox")
+        evaluation = COCOeval(coco, coco.loadRes(found), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -246,7 +250,7 @@ def _points(moved: float) -> np.ndarray:
 def _halves(second: slice) -> Masks:
     values = np.full((2, 50, 50), -1, np.float32)
     values[0, :, :25] = values[1, second] = 1
-    return Masks(values, Geometry(0.5, 0.5, 0.0, 0.0))
+    return Masks(np.eye(2, dtype=np.float32), values, Geometry(0.5, 0.5, 0.0, 0.0))
 
 
 def _turned(angle: float) -> np.ndarray:

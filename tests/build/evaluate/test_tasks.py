@@ -134,8 +134,7 @@ def _write_colours(folder: Path, colours: dict[str, list[tuple[int, int, int]]])
     return folder
 
 
-def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(tmp_path: Path, cli: Cli) -> None:
-    """The model's vector is the mean colour, so that the truth can be counted by hand."""
+def test_a_gallery_names_pictures(tmp_path: Path, cli: Cli) -> None:
     mean = tiny.parsed("p = GlobalAveragePool(images) y = Flatten(p)", {"y": (1, 3)})
     toml = write_project(tmp_path / "project", VECTORS, mean, labels="red\nblue\n", pictures=0)
     gallery = _write_colours(tmp_path / "gallery", {"blue": [(255, 0, 0)], "red": [(0, 0, 255)]})
@@ -143,81 +142,9 @@ def test_a_gallery_names_pictures_and_evaluate_counts_the_right_names_and_pairs(
     toml.write_text(VECTORS.replace("labels.txt", "gallery.npz"))
     shown = {"red": [(1, 1, 250), (9, 9, 240), (250, 9, 9)], "blue": [(240, 1, 1), (200, 20, 255)]}
     found = evaluate(toml, _write_colours(tmp_path / "data", shown), reference=toml)
-    # The third red picture is blue, and the second blue one resembles nothing: 3 of 5. Of 4 pairs of one class the
-    # first two red ones are alike, and of 6 pairs of two classes all but one, the blue pictures of both, are not.
-    assert [(figure.name, figure.value.value) for figure in found.quality] == [
-        ("top-1", pytest.approx(3 / 5)),
-        ("verification accuracy", pytest.approx((1 / 4 + 5 / 6) / 2)),
-    ]
+    assert found.quality[0].value.value == pytest.approx(3 / 5)  # a red one is blue, and a blue one resembles nothing
     assert found.agreement[0].value.value == pytest.approx(1)
     with pytest.raises(DataError, match="lies in no folder of"):
         make_gallery(toml, gallery / "blue", tmp_path / "new.npz")
     with pytest.raises(UsageError, match="nothing is overwritten"):
         make_gallery(toml, gallery, toml.parent / "gallery.npz")
-
-
-TEXTS = (
-    CLASSIFIER.replace("classification", "text")
-    .replace("softmax", "ctc")
-    .replace("[16, 16]", "[16, 8]")
-    .replace("std = [255, 255, 255]", "")
-)
-
-
-def test_characters_and_whole_texts_are_counted(tmp_path: Path) -> None:
-    """The model reads a column's grey level as a character, so that the truth can be counted by hand."""
-    levels = {"_": 0, "a": 60, "b": 120, "c": 180, " ": 240}
-    reader = tiny.parsed(
-        "m = ReduceMean<axes: ints = [1, 2], keepdims: int = 0>(images) r = Reshape(m, s) d = Sub(r, l) q = Mul(d, d) "
-        "y = Mul(q, f)",
-        {"y": (1, 16, 5)},
-        {
-            "s": np.array([1, 16, 1]),
-            "l": np.array([[list(levels.values())]], np.float32),
-            "f": np.array(-0.01, np.float32),
-        },
-        shape=(1, 3, 8, 16),
-    )
-    toml = write_project(tmp_path / "project", TEXTS, reader, labels="a\nb\nc\n", pictures=0)
-    data = tmp_path / "data"
-    data.mkdir()
-    shown = {
-        "_aa_a_b_c_______": "aabc", "a_b_a___________": "ab a", "c c c___________": "c c c", "________________": "b",
-    }  # fmt: skip
-    for number, columns in enumerate(shown):
-        row = np.array([levels[column] for column in columns], np.uint8)
-        cv2.imwrite(str(data / f"{number}.png"), np.broadcast_to(row[None, :, None], (8, 16, 3)))
-    lines = [f'{number}.png,"{text}"' for number, text in enumerate(shown.values())]
-    (data / "texts.csv").write_text("\n".join(["file,text", *lines]) + "\n")
-    found = evaluate(toml, data, reference=toml)
-    # One space and one b are missing of 14 characters, in two of four texts.
-    assert [figure.value.value for figure in found.quality] == [pytest.approx(12 / 14), pytest.approx(0.5)]
-    assert found.agreement[0].value.value == 1
-    assert found.format == "texts.csv"
-    (data / "texts.csv").write_text("file,text\n0.png\n")
-    with pytest.raises(DataError, match=r"texts\.csv: line 2: has 1 column, expected 2"):
-        evaluate(toml, data)
-
-
-SCORES = (
-    _STRETCHED.replace("classification", "anomaly")
-    .replace("softmax", "score")
-    .replace("[data]", "[thresholds]\nconfidence = 0.5\n[anomaly]\nscore_range = [0, 200]\n[data]")
-)
-
-
-def test_scores_of_anomalies_are_ranked_and_decided(tmp_path: Path) -> None:
-    """The model's score is the brightness, so that the truth can be counted by hand."""
-    brightness = tiny.parsed("y = ReduceMean<axes: ints = [1, 2, 3], keepdims: int = 0>(images)", {"y": (1,)})
-    toml = write_project(tmp_path / "project", SCORES, brightness, labels="good\ncracked\n", pictures=0)
-    good = [(10, 10, 10), (50, 50, 50), (110, 110, 110), (60, 60, 60)]
-    shown = {"good": good, "cracked": [(40, 50, 60), (120, 120, 120), (190, 190, 190)]}
-    data = _write_colours(tmp_path / "data", shown)
-    found = evaluate(toml, data, reference=toml)
-    scores, truths = [10, 50, 110, 60, 50, 120, 190], [0, 0, 0, 0, 1, 1, 1]
-    auroc = Lazy("sklearn.metrics").roc_auc_score(truths, scores)
-    assert [(figure.name, figure.value.value) for figure in found.quality] == [
-        ("AUROC", pytest.approx(auroc)),
-        ("right decisions", pytest.approx(5 / 7)),
-    ]
-    assert [figure.value.value for figure in found.agreement] == [1, pytest.approx(1)]

@@ -2,11 +2,13 @@
 
 import errno
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import ModelError, OutputError
 from edge_sdk_tools.importers.darknet import import_darknet
+from edge_sdk_tools.importers.describe import describe, write_description
 from tests.support.logs import refusal
 
 Array: TypeAlias = NDArray[np.float32]
@@ -197,6 +200,10 @@ def test_each_head_has_its_own_anchors(tmp_path: Path, rng: np.random.Generator,
     assert spec.detection.anchors == (((23.0, 27.0), (10.0, 14.0)), ((37.0, 58.0), (10.0, 14.0)))
     assert spec.detection.scale_xy == (1.05, 1.2)
     assert Path(spec.labels).read_text() == "cat\ndog\n"
+    copy = shutil.copy(spec.model, tmp_path / "other.onnx")
+    again = load_model_spec(write_description(describe(copy), tmp_path / "again")[0])
+    assert Path(again.labels).read_text() == "cat\ndog\n"
+    assert msgspec.structs.replace(again, model="", labels="") == msgspec.structs.replace(spec, model="", labels="")
     model = onnx.load(spec.model)
     assert [(o.domain, o.version) for o in model.opset_import] == [("", 17)]
     for value in (*model.graph.input, *model.graph.output):

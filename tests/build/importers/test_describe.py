@@ -25,6 +25,8 @@ from tests.support.program import Cli, edge_sdk
 
 ULTRALYTICS = {"description": "Ultralytics YOLO", "task": "detect", "imgsz": "[64, 64]", "names": "{0: 'a', 1: 'b'}"}
 
+IMPORTED = '{"task":"detection","decoder":"yolov8","input":{"size_wh":[64,64]},"labels":["a","b"]}'
+
 COCO80, COCO91, IMAGENET = ([*read_labels(LISTS[name])] for name in ("coco80", "coco91", "imagenet1k"))
 
 
@@ -256,6 +258,8 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
         ({"boxes": [1, 9, 4], **{name: [1, 9] for name in "abc"}, "n": [1]}, {}, {}, ModelError,
          "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes"),
         ({"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]}, {}, {}, ModelError, "are those of no decoder"),
+        ({"y": [1, 84, 85]}, {"edge_sdk.model": IMPORTED}, {}, ModelError, "its metadata describe another model"),
+        ({"y": [1, 6, 84]}, {"edge_sdk.model": IMPORTED.replace("64", "96")}, {}, ModelError, "input.size_wh is "),
         ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
         ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
         ({"y": [1, 56, 84]}, {"task": "pose", "kpt_shape": "[9]"}, {}, ModelError,

@@ -22,8 +22,8 @@ from edge_sdk.core.errors import IncompatibleError, MissingDependencyError, Usag
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.packages import Fetch
+from edge_sdk_tools.prove.golden import replay_in
 from edge_sdk_tools.prove.parity import Chain, Form, OutputChange, Parts, compare_forms, peak_memory
-from edge_sdk_tools.prove.runtime_versions import replay_in
 from edge_sdk_tools.quantize.convert import convert
 from tests.support import models as tiny
 from tests.support.projects import write_project

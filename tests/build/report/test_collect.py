@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from edge_sdk.core.frame import Detections, Frame, Result
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.prove import golden
+from edge_sdk_tools.prove import parity
 from edge_sdk_tools.report import schema
 from tests.support import models as tiny
 from tests.support.models import changed
@@ -207,7 +207,7 @@ def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_fallback_is_recorded_with_what_int8_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     result = build(write_project(tmp_path, pictures=16), "x86_64", tmp_path / "a.edge", bundle_version=1)
     report = _recorded(tmp_path / "a.edge")
     steps = {step.kind: step for step in report.steps}

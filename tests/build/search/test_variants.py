@@ -21,8 +21,8 @@ from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.build import variants
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request, parse_sizes
-from edge_sdk_tools.prove import golden
-from edge_sdk_tools.prove.runtime_versions import replay_variants
+from edge_sdk_tools.prove import parity
+from edge_sdk_tools.prove.golden import replay_variants
 from edge_sdk_tools.quantize.convert import bare, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
 from edge_sdk_tools.quantize.quantize import Recipe
@@ -121,7 +121,7 @@ def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, cli: Cli) -> No
 def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
     # Noise, which nothing real gives on demand: the first proof is of the first model, the second of the other size.
     times = iter([[5.0, 10.0], [20.0, 10.0]])
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: next(times))
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: next(times))
     again = [9.0, 5.0, 20.0, 10.0] if twice else [9.0, 5.0, 4.0, 10.0]
     monkeypatch.setattr(variants, "interleaved_latency_ms", lambda *_: again)
     model = write_project(tmp_path, model=tiny.wide_classifier())
@@ -321,12 +321,7 @@ def test_what_travels_is_what_it_computes_and_nothing_else(tmp_path: Path) -> No
 
 
 def test_operator_sets_of_inner_graphs_stay() -> None:
-    inner = helper.make_graph(
-        [helper.make_node("Gelu", ["images"], ["y"], domain="com.microsoft")],
-        "inner",
-        [],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-    )
+    inner = onnx.parser.parse_graph("inner () => (float[1] y) { y = com.microsoft.Gelu(images) }")
     node = helper.make_node("If", ["c"], ["out"], then_branch=inner, else_branch=inner)
     proto = tiny.model([node], [1], {"out": [1]}, {"c": np.array(True)})
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
@@ -340,17 +335,14 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, suffix: str, step: str
 ) -> None:
     # A model that is slower in INT8 for certain is none of a few kilobytes.
-    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
+    monkeypatch.setattr(parity, "interleaved_latency_ms", lambda *_: [20.0, 10.0])
     monkeypatch.setattr(search_variant, "kernels_ms", lambda model, *_: 20.0 if "carried" in model.name else 10.0)
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
-    build(
-        path, target, tmp_path / "a.edge", bundle_version=1,
-        variants=Request(sizes=((24, 24),), precisions=frozenset({"fp16"})),
-    )  # fmt: skip
+    request = Request(sizes=((24, 24),), precisions=frozenset({"fp16"}))
+    build(path, target, tmp_path / "a.edge", bundle_version=1, variants=request)
     bundle = Bundle.open(tmp_path / "a.edge")
-    assert [(v.name, v.file) for v in bundle.manifest.variants] == [
-        (name, f"model.{name}.{suffix}") for name in ("fp32", "fp32.24x24", "fp16")
-    ]
+    files = [(name, f"model.{name}.{suffix}") for name in ("fp32", "fp32.24x24", "fp16")]
+    assert [(v.name, v.file) for v in bundle.manifest.variants] == files
     replay_variants(bundle)
     shipped = next(one for one in from_json(bundle.read("report.json")).steps if one.shipped)
     assert shipped.name == step
@@ -393,9 +385,7 @@ def test_a_model_without_large_weights_is_left_out(tmp_path: Path, cli: Cli) -> 
 def test_a_weight_beyond_float16_is_refused() -> None:
     proto = wide_classifier()
     weight = next(w for w in proto.graph.initializer if w.name == "w2")
-    values = numpy_helper.to_array(weight).copy()
-    values[0, 0, 0, 0] = 70_000
-    weight.CopyFrom(numpy_helper.from_array(values, "w2"))
+    weight.CopyFrom(numpy_helper.from_array(np.full((64, 64), 70_000, np.float32), "w2"))
     with pytest.raises(ModelError, match="weight 'w2' holds values beyond 65504"):
         with_half_weights(proto)
 

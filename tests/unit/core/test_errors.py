@@ -27,6 +27,8 @@ NO_TEXT = os.fsdecode(b"\xff")
         ("a\nedge-sdk: all is well\r\nb", "a edge-sdk: all is well b"),
         ("\x1b[2J\u202eb", "�[2J�b"),
         (NO_TEXT, "�"),
+        ("👩\u200d🚒 ന്\u200d می\u200cخواهم\n", "👩\u200d🚒 ന്\u200d می\u200cخواهم"),  # joined as they are written
+        ("a\u200db \u200d\u200d", "a�b ��"),
     ],
 )
 def test_an_error_is_one_printable_line(message: str, expected: str) -> None:

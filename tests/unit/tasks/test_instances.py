@@ -109,7 +109,7 @@ def test_masks_lie_within_their_boxes(decoder: str) -> None:
 
 @pytest.mark.parametrize("box", [[127.2, 10, 127.9, 20], [10, 95.1, 30, 95.9], [10.2, 10, 10.8, 40]])
 def test_an_object_without_a_pixel_has_no_mask(box: list[float]) -> None:
-    masks = Masks(np.ones((1, 16, 16), np.float32), Geometry(0.125, 0.125, 0, 2))
+    masks = Masks(np.ones((1, 1), np.float32), np.ones((1, 16, 16), np.float32), Geometry(0.125, 0.125, 0, 2))
     frame = Frame(np.zeros((96, 128, 3), np.uint8), 0, 0.0, 0, "camera")
     found = Detections(
         frame, 0, np.array([box], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64), masks=masks

@@ -14,7 +14,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,8 +30,8 @@ from edge_sdk_tools.arm_cost.counter import (
     current_recipe,
     find_counter,
 )
-from edge_sdk_tools.jobs.runner import OnProgress, silent
-from edge_sdk_tools.packages import last_words
+from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
+from edge_sdk_tools.packages import last_words, pip, run_program
 
 _PROGRAMS = ("apt-get", "dpkg-deb", "tar")
 _TIMEOUT_S = 300
@@ -84,11 +83,11 @@ class Apt:
     def download(self, packages: Sequence[str]) -> list[Path]:
         """Fetch packages (`name` or `name=version`) and all they depend on."""
         # Errors are ignored: a third party's source may lack this architecture. The installation below decides.
-        subprocess.run([*self._command, "update"], check=False, capture_output=True, timeout=_TIMEOUT_S)
+        run_program([*self._command, "update"], timeout_s=_TIMEOUT_S)
         # Remove packages of an earlier attempt that the server has replaced since.
-        subprocess.run([*self._command, "autoclean"], check=False, capture_output=True, timeout=_TIMEOUT_S)
+        run_program([*self._command, "autoclean"], timeout_s=_TIMEOUT_S)
         install = [*self._command, "install", "--yes", "--download-only", *packages]
-        done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        done = run_program(install, timeout_s=_TIMEOUT_S)
         if done.returncode:
             raise MissingDependencyError(
                 f"apt-get cannot fetch {', '.join(packages)} ({last_words(done.stderr)}); "
@@ -100,8 +99,7 @@ class Apt:
         """Fetch packages or source archives into `folder`: `download NAME…` or `source …`, nothing they depend on."""
 
         def run(*words: str) -> subprocess.CompletedProcess[str]:
-            command = [*self._command, *words]
-            return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder)
+            return run_program([*self._command, *words], timeout_s=_TIMEOUT_S, cwd=folder)
 
         def has_lists() -> bool:
             return any((self._state / "lists").glob("*Packages*"))
@@ -174,27 +172,16 @@ def fetch_wheels(arguments: Sequence[str], python: str, platforms: Sequence[str]
 
     Raises:
         MissingDependencyError: one cannot be had, or the package index cannot be reached.
-        OutputError: the disk is full.
+        OSError: the disk is full.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--quiet"]
-    command += ["--retries=2", "--only-binary=:all:", "--implementation", "cp", "--python-version", python]
-    command += [part for name in platforms for part in ("--platform", name)]
-    done = subprocess.run(
-        [*command, "--dest", str(folder), *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_PIP_TIMEOUT_S,
-    )
-    if done.returncode:
-        if os.strerror(errno.ENOSPC) in done.stderr:
-            raise OutputError(f"pip cannot write: {last_words(done.stderr)}")
+    machine = ["--implementation", "cp", "--python-version", python, *(f"--platform={name}" for name in platforms)]
+    try:
+        pip("download", *machine, "--dest", str(folder), *arguments, timeout_s=_PIP_TIMEOUT_S)
+    except RuntimeError as cause:
         what = ", ".join(part for part in arguments if not part.startswith("-"))
         raise MissingDependencyError(
-            f"pip cannot fetch {what} for Python {python}, {platforms[0]} ({last_words(done.stderr)}); "
-            "is the package index reachable?"
-        )
+            f"pip cannot fetch {what} for Python {python}, {platforms[0]} ({cause}); is the package index reachable?"
+        ) from cause
 
 
 def unpack_wheels(wheels: Iterable[Path], folder: Path) -> None:
@@ -254,9 +241,8 @@ def _install(place: Path, recipe: Recipe, compiler: str, on_progress: OnProgress
             "trial": fresh.try_out,
         }
         for name, step in steps.items():
-            on_progress(name, 0, 1)
-            step()
-            on_progress(name, 1, 1)
+            with one_step(on_progress, name):
+                step()
         fresh.record.write_bytes(msgspec.json.format(msgspec.json.encode(recipe), indent=2) + b"\n")
         kept = Counter(place / recipe.key, recipe)
         shutil.rmtree(kept.folder, ignore_errors=True)  # without its record it is no counter
@@ -295,7 +281,7 @@ def _add_plugin(counter: Counter, compiler: str) -> None:
     source = counter.folder / "icount.c"
     source.write_text(counter.recipe.plugin, encoding="utf-8")
     command = [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(counter.plugin), str(source)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = run_program(command, timeout_s=60)
     if done.returncode:
         words = (done.stderr.strip().splitlines() or ["no message"])[0]
         raise MissingDependencyError(
@@ -336,13 +322,13 @@ def debian_sources(release: str, *, with_sources: bool = False) -> str:
 def _mirror() -> str:
     """Return the Debian mirror that this machine's apt is configured with, else Debian's own."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian", "Label: Debian"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    done = run_program(command, timeout_s=_TIMEOUT_S)
     return next(iter(done.stdout.split()), _DEBIAN)
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One set-up at a time: apt and pip share the downloads."""
+    """Let one process at a time into the folder, because apt and pip share the downloads."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

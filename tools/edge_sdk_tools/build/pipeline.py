@@ -9,6 +9,7 @@ remembers what an earlier build has finished:
 from __future__ import annotations
 
 import contextlib
+import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,8 +33,8 @@ from edge_sdk_tools.datasets.reading import ImageSplit, split_images
 from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
+from edge_sdk_tools.prove.golden import replay_in, replay_variants
 from edge_sdk_tools.prove.parity import Forms, StepKind, measure_chain
-from edge_sdk_tools.prove.runtime_versions import replay_in, replay_variants
 from edge_sdk_tools.quantize.calibration import Activations, watch_once
 from edge_sdk_tools.quantize.forms import signs_activations
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
@@ -41,7 +42,7 @@ from edge_sdk_tools.report.collect import Compared, Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.report.schema import BuildReport, to_json
 from edge_sdk_tools.search.gates import check_size
-from edge_sdk_tools.search.search import RecipeSearch, Search, claim
+from edge_sdk_tools.search.search import RecipeSearch, Search, claim, cross_validate
 from edge_sdk_tools.search.sensitivity import local_noise
 from edge_sdk_tools.search.shipped_form import InputTrial, choose_input, fit_to_core
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
@@ -97,6 +98,8 @@ def build(
         if images.has_claim:
             model = model.on(images.claim)
             search = claim(search, model, activations)
+        else:
+            search = cross_validate(search, spec.gates, elsewhere=target.machine != platform.machine())
         if require_int8:
             search.require_int8()
         first, taken = _fit(search.chosen or _float_model(model), target, folder.work)

@@ -32,7 +32,8 @@ from edge_sdk_tools.evaluate.model import DIGEST_LENGTH
 from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import extension_nodes
 from edge_sdk_tools.jobs.runner import JobRunner
-from edge_sdk_tools.prove.golden import GOLDEN_IMAGES, Sample, make_golden
+from edge_sdk_tools.prove.golden import GOLDEN_IMAGES, make_golden
+from edge_sdk_tools.prove.parity import Sample
 from edge_sdk_tools.quantize.convert import operators_config
 from edge_sdk_tools.report.collect import Steps
 from edge_sdk_tools.report.schema import BuildReport

@@ -34,7 +34,7 @@ from edge_sdk_tools.evaluate.predictions import observe
 from edge_sdk_tools.graph.index import GraphIndex, copy_of, graph_values
 from edge_sdk_tools.graph.profile import interleaved_latency_ms, timing_settings
 from edge_sdk_tools.jobs.runner import OnProgress
-from edge_sdk_tools.prove.golden import agreement_of
+from edge_sdk_tools.prove.parity import agreement_of
 from edge_sdk_tools.quantize.calibration import watch_once
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe

@@ -24,18 +24,18 @@ _Shapes = Sequence[Sequence[int]]
 
 
 def _convolution(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    """Take one filter for every output element: input channels of its group times the kernel."""
+    """Count one filter for every output element: the input channels of its group times the kernel."""
     weight = 3 if node.op_type == "QLinearConv" else 1
     return element_count(outputs[0]) * element_count(inputs[weight][1:])
 
 
 def _transposed(_node: onnx.NodeProto, inputs: _Shapes, _outputs: _Shapes) -> int:
-    """Take one filter for every input element: output channels of its group times the kernel."""
+    """Count one filter for every input element: the output channels of its group times the kernel."""
     return element_count(inputs[0]) * element_count(inputs[1][1:])
 
 
 def _product(_node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    """Take as many for every output element as A's last axis is long."""
+    """Count as many for every output element as A's last axis is long."""
     return element_count(outputs[0]) * inputs[0][-1]
 
 
@@ -95,7 +95,7 @@ def operator_uses(proto: onnx.ModelProto, values: Values) -> tuple[OperatorUse, 
 
 
 def check_memory(costs: Costs, allowed_mb: int, target: str) -> list[Finding]:
-    """Say so where a device with `allowed_mb` MiB could not hold a model even in INT8, a quarter of float32's costs."""
+    """Return a finding if a device with `allowed_mb` MiB cannot hold the model even in INT8, a quarter of float32."""
     needed_mb = (costs.weight_bytes + (costs.peak_activation_bytes or 0)) / _INT8_SHRINKS / 2**20
     if needed_mb <= allowed_mb:
         return []

@@ -7,6 +7,8 @@ two models, or if shapes depend on values. It runs inside the limits of `sandbox
 from __future__ import annotations
 
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,11 @@ from edge_sdk_tools.graph.index import Value, Values
 from edge_sdk_tools.graph.profile import register_extensions
 
 _QUIET = 4  # fatal only: what goes wrong becomes a finding
+_LOOPS_CPU_S = 10.0  # of one image, in a model whose loops may have no end
 _TOLERANCE = 1e-4  # of the largest output: the same kernels in the same order differ by rounding only
 
 
-def rehearse(
+def trial_run(
     proto: onnx.ModelProto, weights: Sequence[Weight], values: Values, files: Mapping[str, bytes]
 ) -> dict[str, Value]:
     """Load and run a skeleton once, on an image of zeros; a RefusedModelError says that ONNX Runtime does not.
@@ -38,7 +41,7 @@ def rehearse(
     """
     level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # all of the default but layouts, which copy the weights
     session = _load(proto, _options(level))
-    arrays = _run(session, _feeds(session, weights, files))
+    arrays = _run(session, _feeds(session, weights, files), _LOOPS_CPU_S if _has_loops(proto.graph) else None)
     seen = {o.name: tuple(a.shape) for o, a in zip(session.get_outputs(), arrays, strict=True)}
     made = [name for node in proto.graph.node for name in node.output if name]
     is_open = any(name not in values or values[name].count is None for name in made)
@@ -120,11 +123,34 @@ def _load(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceS
         raise _failed("cannot load it", cause) from cause
 
 
-def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]]) -> list[NDArray[Any]]:
+def _run(
+    session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]], limit_s: float | None = None
+) -> list[NDArray[Any]]:
+    """Run a session; a RefusedModelError says that it failed, or took more than `limit_s` seconds of CPU."""
+    run, ended = ort.RunOptions(), threading.Event()
+
+    def watch(end_s: float) -> None:
+        while not ended.wait(0.1):
+            run.terminate = time.process_time() > end_s
+
+    if limit_s is not None:
+        threading.Thread(target=watch, args=(time.process_time() + limit_s,), daemon=True).start()
     try:
-        return [np.asarray(array) for array in session.run(None, dict(feeds))]
+        return [np.asarray(array) for array in session.run(None, dict(feeds), run)]
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
+        if run.terminate:
+            what = f"a model with a loop ran for {limit_s:g} s of CPU on one image and had not ended"
+            raise RefusedModelError(what, "bound the number of rounds, and export the model again") from cause
         raise _failed("failed to run it", cause) from cause
+    finally:
+        ended.set()
+
+
+def _has_loops(graph: onnx.GraphProto) -> bool:
+    return any(
+        node.op_type in ("Loop", "Scan") or any(_has_loops(its.g) for its in node.attribute if its.HasField("g"))
+        for node in graph.node
+    )
 
 
 def _feeds(

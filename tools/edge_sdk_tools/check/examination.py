@@ -20,7 +20,7 @@ import onnx.version_converter
 from edge_sdk_tools.check import operators, shapes
 from edge_sdk_tools.check.constants import check_data, check_numbers, check_training
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
-from edge_sdk_tools.check.dry_run import compare, rehearse
+from edge_sdk_tools.check.dry_run import compare, trial_run
 from edge_sdk_tools.check.model_file import ModelFile, read_model
 from edge_sdk_tools.check.report import (
     CPU,
@@ -79,7 +79,7 @@ def examine_model(job: Job) -> Examined:
 
 
 class _Examination:
-    """One readable model, as a skeleton with its functions put in place; findings gather as the steps are taken."""
+    """Examines one readable model, a skeleton with its functions put in place, step by step, and collects findings."""
 
     def __init__(self, job: Job, file: ModelFile, proto: onnx.ModelProto) -> None:
         self._job, self._file, self._proto = job, file, proto
@@ -201,7 +201,7 @@ class _Examination:
         return msgspec.structs.replace(report, providers=providers)
 
     def _check_whole(self) -> None:
-        """Ask ONNX's own checker; what it says of operators that do not exist has been said better."""
+        """Run ONNX's own checker; of operators that do not exist the findings made before are better than its own."""
         if (self._opset or 0) > onnx.defs.onnx_opset_version():
             return
         try:
@@ -222,7 +222,7 @@ class _Examination:
     def _try(self) -> None:
         """Load and run it, fill in what inference left open, and compare with the original opset."""
         try:
-            self._values = rehearse(self._proto, self._file.weights, self._values, self._file.files)
+            self._values = trial_run(self._proto, self._file.weights, self._values, self._file.files)
         except RefusedModelError as cause:
             self._findings.append(cause.finding("run"))
             return
@@ -241,7 +241,7 @@ class _Examination:
         self._values = {**self._values, **graph_values(self._proto.graph)}
 
     def _compare(self, original: onnx.ModelProto) -> None:
-        """Say so where the raised model computes something else than the original."""
+        """Add a finding if the model computes something else since its opset was raised."""
         raised = f"raising opset {self._opset} to {shapes.QUANTIZABLE_OPSET}"
         spec = self._job.input
         pixels = np.random.default_rng(0).uniform(0, 255, spec.tensor_shape).astype(np.float32)
@@ -265,7 +265,7 @@ class _Examination:
         return any(finding.severity == "error" for finding in self._findings)
 
     def _explain_size(self, report: CheckReport) -> None:
-        """Say in one line that the layers of a model with a free size do not fit together at model.toml's."""
+        """Replace findings that follow from a size that the layers cannot halve often enough by one that says so."""
         sides, size_wh = (report.declared or ())[1:], self._job.input.size_wh
         is_free = len(sides) == 3 and sum(isinstance(side, int) for side in sides) < 3
         is_odd = any(side % _STRIDE for side in size_wh)

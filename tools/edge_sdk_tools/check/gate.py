@@ -33,7 +33,7 @@ def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
     """Return the range of ONNX Runtime versions, from the lowest that will be proved to the one that builds.
 
     Raises:
-        UsageError: a version is none, or outside what target and builder allow; or no device could run the bundle.
+        UsageError: a text is no version, target and builder do not allow it, or no device could run the bundle.
     """
     _check_versions(target, versions)
     lowest, limit = min([*versions, _builder()], key=parse_version), target.max_onnxruntime
@@ -48,8 +48,8 @@ def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
 def as_admitted(target: Target, versions: Sequence[str]) -> Target:
     """Return the target with the lowest ONNX Runtime that its bundle admits, and the highest opset that this one runs.
 
-    Where the target cannot have the version that builds, its highest is meant: no build does without a proof in that.
-    A UsageError is raised as by `runtime_range`.
+    Where the target cannot have the version that builds, its highest counts, because every build must prove that one.
+    Errors are those of `runtime_range`.
     """
     _check_versions(target, versions)
     limit = [target.max_onnxruntime] if target.max_onnxruntime else []

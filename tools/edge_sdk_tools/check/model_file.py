@@ -32,29 +32,6 @@ MOST_BYTES = 2**31 - 1
 """Largest model with everything in it: protobuf's own limit for a message."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A part of a file in the model's folder: offset and length in bytes; without a length, up to the file's end."""
-
-    file: str
-    offset: int
-    length: int | None
-
-
-def external_part(tensor: onnx.TensorProto) -> Part:
-    """Read where a tensor's data lies; a RefusedModelError says that the path is not a plain relative one."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    file = entries.get("location", "")
-    path = PurePosixPath(file)
-    if not file or path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file or str(path) != file:
-        raise RefusedModelError(
-            f"weight {tensor.name!r} lies in {file!r}, expected a file in the model's own folder, by a plain relative "
-            "path",
-            "put it there and save the model again",
-        )
-    length = entries.get("length")
-    return Part(file, _number(tensor, entries.get("offset", "0")), None if length is None else _number(tensor, length))
-
-
 def open_model(path: Path) -> BufferedReader:
     """Open the file of a model itself; a RefusedModelError says that it is missing or no regular file."""
     step = "put it there, or correct `model` in model.toml"
@@ -70,7 +47,10 @@ def read_opened(file: BufferedReader, room: int) -> bytes:
     """Read a whole regular file; a RefusedModelError says that it is larger than `room` bytes, or unreadable."""
     size = os.fstat(file.fileno()).st_size
     if size > room:
-        raise too_large(size - room)
+        raise RefusedModelError(
+            f"model and weights have {MOST_BYTES + size - room} bytes together, expected at most {MOST_BYTES}",
+            "choose a smaller model",
+        )
     try:
         return file.read(size)  # not all the room: so much memory would be taken before anything is read
     except OSError as cause:
@@ -94,22 +74,6 @@ def read_external(folder: Path, file: str, room: int) -> bytes:
     except (OSError, RuntimeError) as cause:  # RuntimeError: links that lead in a circle, up to Python 3.12
         why = getattr(cause, "strerror", None) or "its links lead in a circle"
         raise RefusedModelError(f"{where} cannot be read: {why}", "copy the file itself there") from cause
-
-
-def too_large(excess: int) -> RefusedModelError:
-    """Return the refusal of a model above `MOST_BYTES`."""
-    return RefusedModelError(
-        f"model and weights have {MOST_BYTES + excess} bytes together, expected at most {MOST_BYTES}",
-        "choose a smaller model",
-    )
-
-
-def _number(tensor: onnx.TensorProto, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise RefusedModelError(
-            f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes", "save the model again"
-        )
-    return int(text)
 
 
 _AGAIN = "export or copy it again"
@@ -383,19 +347,36 @@ def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tuple[str, int, int]:
-    """Return file, offset and length of an external tensor; the file is read when it is the first in it."""
-    part = external_part(tensor)
-    if part.file not in files:
-        files[part.file] = read_external(folder, part.file, MOST_BYTES - sum(map(len, files.values())))
-    size = len(files[part.file])
-    length = size - part.offset if part.length is None else part.length
-    if part.offset > size or length < 0 or part.offset + length > size:
+    """Return file, offset and length of an external tensor; read the file where no tensor before lay in it."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = entries.get("location", "")
+    path = PurePosixPath(file)
+    if not file or path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file or str(path) != file:
         raise RefusedModelError(
-            f"weight {tensor.name!r} lies in bytes {part.offset} to {part.offset + length} of {part.file!r}, which has "
-            f"{size}",
+            f"weight {tensor.name!r} lies in {file!r}, expected a file in the model's own folder, by a plain relative "
+            "path",
+            "put it there and save the model again",
+        )
+    offset = _number(tensor, entries.get("offset", "0"))
+    length = _number(tensor, entries["length"]) if "length" in entries else None
+    if file not in files:
+        files[file] = read_external(folder, file, MOST_BYTES - sum(map(len, files.values())))
+    size = len(files[file])
+    length = size - offset if length is None else length
+    if offset > size or length < 0 or offset + length > size:
+        raise RefusedModelError(
+            f"weight {tensor.name!r} lies in bytes {offset} to {offset + length} of {file!r}, which has {size}",
             "copy the files again",
         )
-    return part.file, part.offset, length
+    return file, offset, length
+
+
+def _number(tensor: onnx.TensorProto, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise RefusedModelError(
+            f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes", "save the model again"
+        )
+    return int(text)
 
 
 def _checked(tensor: onnx.TensorProto, file: str, offset: int, length: int) -> Weight:

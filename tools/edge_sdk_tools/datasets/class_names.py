@@ -132,6 +132,8 @@ class ClassNames:
             more = f" (nor are {unknown} of the {len(beside) - 1} names beside it)" if unknown else ""
             near = difflib.get_close_matches(names_of(name).whole.casefold(), self._names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            if names_of(name).synset:
+                hint = "; give a labels file whose lines begin with WordNet ids, or name the folders as the labels"
             few = len(self) <= _NAMED
             expected = ", ".join(self._labels) if few else f"one of {len(self)} such as {shown(self._labels[0])}"
             raise DataError(f"{where}: {shown(name)} is no label of the model{more}, expected {expected}{hint}")

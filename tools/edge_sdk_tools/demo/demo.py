@@ -18,7 +18,7 @@ import msgspec
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
-from edge_sdk_tools.demo.broker import Broker, Kind, child, last_line, running_broker, subscribed, wait_until_quiet
+from edge_sdk_tools.demo.broker import HOST, PROTOCOL, child, last_line, running_broker, subscribed, wait_until_quiet
 from edge_sdk_tools.demo.bundle import DemoBundle, Media, demo_bundle, draw_picture, fetch_media
 from edge_sdk_tools.demo.show import BUNDLE, MESSAGES, PICTURE, VIDEO, MessageCounts, Show, fresh_folder
 from edge_sdk_tools.packages import cache_folder
@@ -35,7 +35,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     bundle: str
     model: str
     video: str
-    broker: Kind
     frames: int
     dropped: int
     people: int
@@ -44,11 +43,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     inference: Percentiles | None
 
 
-def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | None = None) -> Summary:
+def run_demo(output: Path, frames: int | None, show: Show) -> Summary:
     """Run the demo.
 
     What it leaves goes to the folder `output`, which is untouched when the demo fails. It ends after so many frames, or
-    at the end of the video. The broker is mosquitto where it is installed, else amqtt.
+    at the end of the video.
 
     Raises:
         EdgeError: of the family that says who can mend it.
@@ -56,9 +55,9 @@ def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | N
     """
     with interrupted_by_sigterm(), fresh_folder(output) as folder:
         media, bundle = _prepare(cache_folder(), show)
-        with running_broker(broker_kind) as broker:
-            show.step(f"running it on {media.street_video.name}, publishing to {broker.kind} at {broker.url}")
-            counts = _run(bundle, media, broker, folder, frames, show)
+        with running_broker() as port:
+            show.step(f"running it on {media.street_video.name}, publishing to a broker at mqtt://{HOST}:{port}")
+            counts = _run(bundle, media, port, folder, frames, show)
         if counts.best is None:
             raise PublishError("the subscriber received no result; run the demo again, and please report it")
         shutil.copytree(bundle.path, folder / BUNDLE)
@@ -70,7 +69,6 @@ def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | N
         bundle=str(bundle.path),
         model=str(bundle.model),
         video=str(media.street_video),
-        broker=broker.kind,
         frames=counts.frames,
         dropped=counts.dropped,
         people=counts.people,
@@ -98,23 +96,21 @@ def _prepare(cache: Path, show: Show) -> tuple[Media, DemoBundle]:
     return media, bundle
 
 
-def _run(
-    bundle: DemoBundle, media: Media, broker: Broker, folder: Path, frames: int | None, show: Show
-) -> MessageCounts:
+def _run(bundle: DemoBundle, media: Media, port: int, folder: Path, frames: int | None, show: Show) -> MessageCounts:
     messages = folder / MESSAGES
     with tempfile.TemporaryDirectory(prefix="edge-sdk-demo-") as logs:
         errors = Path(logs) / "run.txt"
-        command = _command(bundle, media, broker, folder / VIDEO, frames)
-        with subscribed(broker.port, messages), child(command, errors) as process:
+        command = _command(bundle, media, port, folder / VIDEO, frames)
+        with subscribed(port, messages), child(command, errors) as process:
             counts = _follow(process, messages, show)
         if process.returncode:
             raise EdgeError(f"`edge-sdk run` ended with exit code {process.returncode}: {last_line(errors)}")
     return counts
 
 
-def _command(bundle: DemoBundle, media: Media, broker: Broker, video: Path, frames: int | None) -> list[str]:
+def _command(bundle: DemoBundle, media: Media, port: int, video: Path, frames: int | None) -> list[str]:
     command = [sys.executable, "-m", "edge_sdk", "run", str(bundle.path), "--source", str(media.street_video)]
-    command += ["--mqtt", broker.url, "--mqtt-version", broker.protocol, "--mqtt-qos", "1"]
+    command += ["--mqtt", f"mqtt://{HOST}:{port}", "--mqtt-version", PROTOCOL, "--mqtt-qos", "1"]
     command += ["--device", "demo", "--camera", "street", "--annotate", str(video), "--json", "--best-effort"]
     return command if frames is None else [*command, "--frames", str(frames)]
 

@@ -90,7 +90,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class MessageCounts:
-    """Follows one file of messages."""
+    """Counts of the messages in the subscriber's file, which may still grow."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -118,7 +118,7 @@ class MessageCounts:
         return _percentiles(self._inferences_ms)
 
     def follow(self, file: BinaryIO) -> bool:
-        """Take what was appended since the last call; says whether there was a result in it."""
+        """Count what was appended since the last call; return whether there was a result in it."""
         before = self.frames
         *lines, self._rest = (self._rest + file.read()).split(b"\n")
         for line in lines:
@@ -148,7 +148,7 @@ _LINE_EVERY_S = 2.0
 
 
 class Show:
-    """Writes to one console."""
+    """Prints the lines of the demo on a console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -183,7 +183,7 @@ class Show:
 
 
 def make_show(*, errors_only: bool = False) -> Show:
-    """A show on standard output, or on standard error when output is kept for JSON."""
+    """Return a `Show` on standard output, or on standard error where standard output is kept for JSON."""
     return Show(Console(stderr=errors_only))
 
 

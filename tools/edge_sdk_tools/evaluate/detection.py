@@ -52,10 +52,7 @@ class DetectionMetrics(TaskMetrics):
     agreement_name = "detections matched (F1)"
     noun = "detections"
     certainty = "the confidences of the objects in an image add up to"
-    advice = (
-        "check decoder, input.std, input.color and detection.anchors in model.toml, and give images that show what the "
-        "model is to find"
-    )
+    advice = "check decoder, input.std, input.color and detection.anchors in model.toml"
 
     def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
         """Keep the boxes of the common classes; for two models also the similarity of keypoints, masks or corners."""
@@ -72,7 +69,8 @@ class DetectionMetrics(TaskMetrics):
         empty = sum(not len(found.confidences) for found in boxes)
         if empty > _NOTHING * count:
             threshold = observed.participants[0].subject.spec.thresholds.confidence
-            return f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
+            said = f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
+            return said if has_labels else f"{said}; give images that show what it knows, if these do not"
         if not has_labels and (size := _median_size(observed)) < _TINY:
             return f"half of its boxes are smaller than {size:.2%} of the picture, as if they were not decoded"
         return ""
@@ -343,7 +341,7 @@ def likeness_of(found: Detections, reference: Detections) -> Likeness | None:
     if points is not None and others is not None and points.shape[1] == others.shape[1]:
         return Likeness("keypoints of those matched (OKS)", _keypoints(points, others, reference.xyxy))
     mine, theirs = found.masks, reference.masks
-    if mine is not None and theirs is not None and mine.values.shape[1:] == theirs.values.shape[1:]:
+    if mine is not None and theirs is not None and mine.prototypes.shape[1:] == theirs.prototypes.shape[1:]:
         return Likeness(
             "masks of those matched (IoU)", _masks(_cells(mine, found.xyxy), _cells(theirs, reference.xyxy))
         )
@@ -377,7 +375,7 @@ def _masks(found: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArra
 
 def _cells(masks: Masks, boxes_xyxy: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the cells of masks that lie within the objects' boxes."""
-    y, x = (np.arange(side) + 0.5 for side in masks.values.shape[1:])
+    y, x = (np.arange(side) + 0.5 for side in masks.prototypes.shape[1:])
     own = masks.geometry
     x, y = (x - own.offset_x) / own.scale_x, (y - own.offset_y) / own.scale_y
     left, top, right, bottom = boxes_xyxy.T[:, :, None]

@@ -240,7 +240,8 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
             more, before = (rival.evidence - mine)[:, which], float(mine[:, which].mean())
             now = float(rival.evidence[:, which].mean())
             is_right = float((rival.evidence - mine)[:, _LABELS].mean()) >= 0
-            if is_right and now > before * (1 + _GAIN) and chance_of_gain(more) <= _BY_CHANCE:
+            gains = is_right and now > before * (1 + _GAIN) and chance_of_gain(more) <= _BY_CHANCE
+            if gains and (by_labels or _sees(subject, rival.spec, dataset.picked(places[:end]))):
                 what = "the score of an image by its labels is" if which == _LABELS else TASKS[observed.task].certainty
                 instead = "" if is_blind else f" instead of {before:.2f}"
                 words = f"with {rival.lines} {what} {now:.2f} on average{instead}"
@@ -250,6 +251,14 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
         if better:
             return max(better)[2]
     return ""
+
+
+def _sees(subject: Subject, spec: ModelSpec, images: Dataset) -> bool:
+    """Tell whether a description finds objects enough, in mirror images too; what has no boxes alone passes."""
+    if spec.task != "detection":
+        return True
+    share, count = _mirrored(subject, spec, images)
+    return share > _NEARLY_ALL and not 0 < count < _FEWEST_OBJECTS
 
 
 def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:

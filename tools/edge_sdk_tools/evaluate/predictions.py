@@ -228,6 +228,15 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
         labels = self.participants[0].subject.class_labels
         return (*labels, "background") if any(p.subject.background for p in self.participants) else labels
 
+    def picked(self, places: Sequence[int]) -> Observed:
+        """Return the predictions on the images at the indices `places`."""
+        return msgspec.structs.replace(
+            self,
+            dataset=self.dataset.picked(places),
+            records=tuple(self.records[i] for i in places),
+            tables=tuple(table[list(places)] for table in self.tables),
+        )
+
     def path(self, index: int) -> Path:
         """Return the path of one image."""
         return self.dataset.images.images[index].path

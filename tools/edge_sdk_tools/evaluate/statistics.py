@@ -223,6 +223,29 @@ def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
     return Figure(metric.name, *alone, difference, metric.unit, metric.is_gated, test)
 
 
+def cross_validated(whole: Figure, one: Figure, other: Figure) -> Figure:
+    """Return a figure whose difference is the mean of those on two halves of the images.
+
+    Each half measures the model that the other chose. The figure's own value follows from the reference's in `whole`.
+    """
+    assert one.difference is not None
+    assert other.difference is not None
+    assert whole.reference is not None  # or nothing is compared
+    difference = _mean(one.difference, other.difference)
+    shift = whole.reference.value + difference.value - whole.value.value
+    own = Interval(*(end + shift for end in msgspec.structs.astuple(whole.value)))
+    test = _mean(one.test, other.test) if one.test and other.test else None
+    return msgspec.structs.replace(whole, value=own, difference=difference, test=test)
+
+
+def _mean(one: Interval, other: Interval) -> Interval:
+    """Return the mean of figures of different images; the variances of independent figures add."""
+    value = (one.value + other.value) / 2
+    below = math.hypot(one.value - one.low, other.value - other.low) / 2
+    above = math.hypot(one.high - one.value, other.high - other.value) / 2
+    return Interval(value, value - below, value + above)
+
+
 def _alone(metric: Metric, draws: NDArray[np.float64]) -> Interval:
     interval = interval_of(draws, metric.bounds)
     return interval if metric.hits is None else interval.reaching(share_bounds(metric.hits))

@@ -1,4 +1,4 @@
-"""An ONNX model in ONNX Runtime against what the original said on the same inputs.
+"""Compare an ONNX model in ONNX Runtime with its original, on the same inputs.
 
 The inputs differ as much as inputs can, so that a graph which kept one branch of several meets another: constants,
 noise of several scales, pictures made here, and real images through the device's own prepare stage. The original sees
@@ -112,7 +112,7 @@ class Observation(msgspec.Struct, frozen=True, eq=False):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """The outcome of a comparison before and after an import.
+    """The outcome of a comparison with the original.
 
     Attributes:
         outputs: none where they differ in number or shape.
@@ -154,7 +154,7 @@ class Runner:
 
 
 def verify(model: bytes, where: str, probes: Sequence[Probe], original: Observation) -> Comparison:
-    """Run a model as a device would on every probe and compare it with what the original said.
+    """Run a model on every probe as a device would, and compare its outputs with the original's.
 
     Where it differs, the cause is looked for in ONNX Runtime's own optimizer.
     """
@@ -231,7 +231,7 @@ def _worst(found: Sequence[OutputDifference]) -> OutputDifference:
 
 
 class Original(Protocol):
-    """A model where it comes from."""
+    """The original of an import, which its own framework runs."""
 
     @property
     def where(self) -> str:

@@ -1,9 +1,9 @@
 """Describe an ONNX file: the model.toml and the labels that `edge-sdk init` writes.
 
-What counts, in this order: what the caller says; the metadata that the exporter wrote (Ultralytics: names, task, size);
-the shapes of input and outputs, by which the table of decoders recognises a family; and how models of that family are
-usually trained. The last is guessed, and the model.toml says so beside each such line. A file that no decoder reads is
-refused with what it shows, and never described as something else.
+What counts, in this order: what the caller says; the metadata that the exporter wrote (an import of this SDK: all keys;
+Ultralytics: names, task, size); the shapes of input and outputs, by which the table of decoders recognises a family;
+and how models of that family are usually trained. The last is guessed, and the model.toml says so beside each such
+line. A file that no decoder reads is refused with what it shows, and never described as something else.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
-from edge_sdk.core.errors import ModelError, OutputError, UsageError, one_line
-from edge_sdk.tasks.decoders import TABLE
+from edge_sdk.core.errors import EdgeError, ModelError, OutputError, UsageError, one_line
+from edge_sdk.tasks.decoders import TABLE, make_stage
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
 from edge_sdk_tools.check.gate import examine_as_declared
@@ -31,6 +31,7 @@ from edge_sdk_tools.check.report import CheckReport, show_shape
 from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
+from edge_sdk_tools.importers.plan import DescribedModel, described_in
 from edge_sdk_tools.packages import last_words
 
 _USUAL_LABELS = {
@@ -103,6 +104,9 @@ def describe(
     if unfit is not None:
         raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
+    known = described_in(metadata)
+    if known is not None and not (task or decoder or size_wh):
+        return _as_imported(model, known, labels)
     wanted = _wanted_task(model, report, task)
     names = names_in(metadata)
     lines = len(read_labels(labels)) if labels else None
@@ -128,16 +132,32 @@ def describe(
         reading = msgspec.structs.replace(reading, classification=ClassificationSpec(background_class=True))
         input_spec = msgspec.structs.replace(input_spec, mean=(127.5,) * 3, std=(127.5,) * 3)  # as TensorFlow trains
     chosen = _labels(model, reading, names, labels, guessed)
-    listed = next((name for name, path in LISTS.items() if read_labels(path) == chosen), None)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model"
-    spec = ModelSpec(
-        model=str(model.absolute()),
-        name=name,
-        labels=listed or _LABELS_FILE,
-        **{key: getattr(reading, key) for key in TaskSpec.__struct_fields__ if key != "input"},
-        input=input_spec,
-    )
+    spec = _spec_of(model, reading, input_spec, chosen)
     return Description(spec, chosen, tuple(_read(report, metadata, names)), guessed, examined)
+
+
+def _as_imported(model: Path, known: DescribedModel, labels: Path | None) -> Description:
+    """Describe a file in which an import left what its model.toml said; raise ModelError if it does not fit."""
+    chosen = tuple(read_labels(labels)) if labels else tuple(map(one_line, known.labels))
+    try:
+        spec = _spec_of(model, known, known.input, chosen)
+        examined = _examined(model, known.input)
+        if adopted(examined.report.declared or (), known.input) != known.input:
+            raise ModelError(f"input.size_wh is {known.input.size_wh}, the file's input {examined.report.declared}")
+        make_stage(spec, chosen, [output.shape or () for output in examined.report.outputs])
+    except (EdgeError, ValueError) as cause:
+        raise ModelError(f"{model}: its metadata describe another model: {cause}; give --decoder") from cause
+    return Description(spec, chosen, ("imported by edge-sdk, which left the keys of this file in it",), {}, examined)
+
+
+def _spec_of(model: Path, reading: TaskSpec, given: InputSpec, labels: tuple[str, ...]) -> ModelSpec:
+    return ModelSpec(
+        model=str(model.absolute()),
+        name=re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).lstrip("._-")[:100] or "model",
+        labels=next((name for name, path in LISTS.items() if read_labels(path) == labels), _LABELS_FILE),
+        **{key: getattr(reading, key) for key in TaskSpec.__struct_fields__ if key != "input"},
+        input=given,
+    )
 
 
 def write_description(description: Description, folder: Path) -> list[Path]:

@@ -1,8 +1,9 @@
-"""What every import begins and ends with: all that is cheap to check first, the file and its report last.
+"""How every import begins and ends: it first checks all that is cheap, and last writes the file and its report.
 
 The ONNX file that model.toml names is written whole or not at all: write, pass the export gate, rename. What the import
-measured is kept in the file's metadata, which goes wherever the file is copied; it is text that anybody can write, so
-it is read with limits and believed of this very graph only. Whatever exporters and users' code print stays off the
+measured, and what the model.toml says of the model, are kept in the file's metadata, which go wherever the file is
+copied; they are text that anybody can write, so they are read with limits, and the measured is believed of this very
+graph only. Whatever exporters and users' code print stays off the
 terminal; their exceptions become one line that says where they happened.
 """
 
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -28,12 +29,14 @@ import onnx
 from google.protobuf.message import DecodeError
 from msgspec import Meta
 
-from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import MissingDependencyError, ModelError, OutputError, UsageError, first_line
 from edge_sdk.core.files import open_regular, read_regular
+from edge_sdk.tasks.spec import TaskSpec
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.check.model_file import MOST_BYTES
 from edge_sdk_tools.datasets.class_names import read_labels
 from edge_sdk_tools.datasets.images import Skipped, is_folder
 from edge_sdk_tools.graph.index import replace_all
@@ -75,7 +78,6 @@ def place_of(cause: BaseException, counts: Callable[[Path], bool] = lambda _path
 
 _KEY = "edge_sdk.import"
 _MAX_BYTES = 4096
-_MOST_FILE_BYTES = 2 << 30  # of a protobuf message
 _Text: TypeAlias = Annotated[str, Meta(max_length=200)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 _Size: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -128,10 +130,38 @@ def _embed_record(
     proto.metadata_props.add(key=_KEY, value=msgspec.json.encode(record).decode())
 
 
+_MODEL_KEY = "edge_sdk.model"
+
+
+class DescribedModel(TaskSpec, frozen=True, kw_only=True):
+    """What a model.toml says of a model, and its labels, as an import leaves them in the file for `edge-sdk init`."""
+
+    input: InputSpec
+    labels: tuple[str, ...]
+
+
+def _embed_description(proto: onnx.ModelProto, spec: ModelSpec) -> None:
+    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _MODEL_KEY])
+    labels = read_labels(Path(spec.labels))
+    if labels.suffix != ".txt":  # a gallery's vectors are no part of the model
+        return
+    keys = {key: getattr(spec, key) for key in TaskSpec.__struct_fields__}
+    described = DescribedModel(**keys, labels=tuple(labels.file.decode("utf-8-sig").split("\n")[:-1]))
+    proto.metadata_props.add(key=_MODEL_KEY, value=msgspec.json.encode(described).decode())
+
+
+def described_in(metadata: Mapping[str, str]) -> DescribedModel | None:
+    """Return what an import left in a file's metadata; None where there is nothing, or nothing that can be read."""
+    try:
+        return msgspec.json.decode(metadata.get(_MODEL_KEY, ""), type=DescribedModel)
+    except msgspec.DecodeError:
+        return None
+
+
 def read_import_record(path: Path) -> ImportRecord | None:
     """The record of an ONNX file; None where it has none, an unreadable one, or another graph than was compared."""
     try:
-        proto = onnx.load_model_from_string(read_regular(path, _MOST_FILE_BYTES))
+        proto = onnx.load_model_from_string(read_regular(path, MOST_BYTES))
     except (OSError, DecodeError):
         return None
     texts = [entry.value for entry in proto.metadata_props if entry.key == _KEY]
@@ -151,12 +181,8 @@ def _digest(proto: onnx.ModelProto) -> str:
     return digest.hexdigest()
 
 
-OnProgress: TypeAlias = Callable[[str, int, int], None]
-"""Called with (step, done, total), for progress bars."""
-
-
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written, and how far it is from where it came from.
+    """What an import wrote, and how far its outputs are from the original's.
 
     Attributes:
         model: the ONNX file; `source` is what it was made from, `exporter` what made it.
@@ -193,9 +219,6 @@ def check_writable(folder: Path, output: Path) -> None:
         raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
 
 
-_MAX_MODEL_BYTES = 2**31 - 1  # of a protobuf message
-
-
 def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
     """Read the model.toml of an import, and whatever would fail at its end otherwise; `source` is another file."""
     if model_toml.suffix != ".toml":
@@ -224,10 +247,10 @@ def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
 
 
 def _write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) -> bool:
-    """Write the file once it has passed the export gate; says whether an older one was replaced."""
+    """Write the file once it has passed the export gate; return whether it replaced an older one."""
     path = Path(spec.model)
     size = proto.ByteSize()
-    if size > _MAX_MODEL_BYTES:
+    if size > MOST_BYTES:
         raise ModelError(f"{path}: would have {size / 1e9:.1f} GB, an ONNX file holds at most 2.1 GB")
     partial = path.with_name(f".{path.stem}.importing-{os.getpid()}.onnx")
     try:
@@ -287,13 +310,14 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         outputs: tuple[OutputDifference, ...],
         warnings: Sequence[str] = (),
     ) -> ImportReport:
-        """Write the file, with a record of the comparison inside, and report.
+        """Write the file, with the model's description and a record of the comparison inside, and report.
 
         Raises:
             ModelError: the export gate refuses it.
             OutputError: the disk refuses.
         """
         _embed_record(proto, origin, exporter, outputs, self.probes)
+        _embed_description(proto, self.spec)
         replaced = _write_model(proto, self.spec, self.target)
         images = sum(probe.is_image for probe in self.probes)
         weights = {tensor.name for tensor in proto.graph.initializer}
@@ -339,7 +363,7 @@ def plan_import(
 
 @contextlib.contextmanager
 def silenced() -> Iterator[list[warnings.WarningMessage]]:
-    """Hear nothing inside this; yields the list of warnings, which grows."""
+    """Suppress all output and logs within the context; yield the list of warnings, which grows."""
     logging_before = logging.root.manager.disable
     with warnings.catch_warnings(record=True) as heard, _descriptors_to_nowhere(), io.StringIO() as nowhere:
         warnings.simplefilter("always")
@@ -353,7 +377,7 @@ def silenced() -> Iterator[list[warnings.WarningMessage]]:
 
 @contextlib.contextmanager
 def _descriptors_to_nowhere() -> Iterator[None]:
-    """Redirect where the system sees it: libraries in C++ print past Python's own streams."""
+    """Redirect the descriptors too, because libraries in C++ do not print through Python's streams."""
     kept = {}
     for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
         with contextlib.suppress(OSError, AttributeError):  # closed before the program was started
@@ -372,7 +396,7 @@ def _descriptors_to_nowhere() -> Iterator[None]:
 
 
 def check_source(path: Path, expected: str, *, folder: bool = False, most_bytes: int | None = None) -> None:
-    """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever."""
+    """Raise ModelError unless a file can be opened: libraries would wait at a pipe, and read a device for ever."""
     if folder and is_folder(path):
         return
     try:

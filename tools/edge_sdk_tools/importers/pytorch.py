@@ -48,7 +48,7 @@ def import_pytorch(
         notes = (*model.notes, *made.notes)
         del model, order  # the gate loads the ONNX model again
     with one_step(on_progress, "check"):
-        return plan.finish(made.exported.proto, "PyTorch", made.exported.exporter, made.comparison.outputs, notes)
+        return plan.finish(made.proto, "PyTorch", made.exporter, made.outputs, notes)
 
 
 def _find_source(source: str, weights: Path | None) -> tuple[Path, str]:

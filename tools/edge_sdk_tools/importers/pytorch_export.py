@@ -14,7 +14,7 @@ import torch
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.importers.comparison import Comparison, Observation, Probe, verify
+from edge_sdk_tools.importers.comparison import Observation, OutputDifference, Probe, verify
 from edge_sdk_tools.importers.onnx_model import pool_means
 from edge_sdk_tools.importers.plan import place_of, silenced
 from edge_sdk_tools.importers.pytorch_model import TorchModel
@@ -30,15 +30,20 @@ _NOT_THE_MODEL = (Path(torch.__file__).parent, Path(__file__).parent)
 
 
 class Exported(msgspec.Struct, frozen=True, eq=False):
-    """The ONNX model that an exporter made, with its warnings.
+    """The ONNX model that an exporter made.
 
     Attributes:
+        exporter: its name and version.
         frozen_at: `FILE.py:LINE` of each place where tracing took a number out of a tensor and went on with it.
+        outputs: how far it lies from the PyTorch model; empty before it was compared.
+        notes: what to know of it, in words.
     """
 
     proto: onnx.ModelProto
     exporter: str
     frozen_at: tuple[str, ...] = ()
+    outputs: tuple[OutputDifference, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -157,22 +162,14 @@ def _clear(proto: onnx.ModelProto) -> None:
 _REMEDY = "use torch.where instead of if, fixed loop counts and shapes, and tensors instead of item()"
 
 
-class Success(msgspec.Struct, frozen=True, eq=False):
-    """An export that computes what the model computes."""
-
-    exported: Exported
-    comparison: Comparison
-    notes: tuple[str, ...] = ()
-
-
-def export(order: Order, probes: Sequence[Probe], observation: Observation) -> Success:
-    """Try the exporters."""
+def export(order: Order, probes: Sequence[Probe], observation: Observation) -> Exported:
+    """Return what the first exporter makes that computes the same as the model; a ModelError says why none does."""
     failures: list[Failure] = []
     for name, exporter in _exporters_for(order.model, order.opset).items():
-        tried = _try(name, exporter(order), probes, observation)
-        if isinstance(tried, Success):
-            return msgspec.structs.replace(tried, notes=_notes(tried.exported, failures, len(probes)))
-        failures.append(tried)
+        made = _compared(name, exporter(order), probes, observation)
+        if isinstance(made, Exported):
+            return msgspec.structs.replace(made, notes=_notes(made, failures, len(probes)))
+        failures.append(made)
     if not failures:
         raise ModelError(
             f"{order.model.where}: a torch.export archive is exported with opset {PREFERRED_OPSET} or more, this "
@@ -181,7 +178,9 @@ def export(order: Order, probes: Sequence[Probe], observation: Observation) -> S
     raise ModelError(f"{order.model.where}: {_explain(failures)}")
 
 
-def _try(name: str, made: Exported | Failure, probes: Sequence[Probe], observation: Observation) -> Success | Failure:
+def _compared(
+    name: str, made: Exported | Failure, probes: Sequence[Probe], observation: Observation
+) -> Exported | Failure:
     if isinstance(made, Failure):
         return made
     data = made.proto.SerializeToString()
@@ -190,7 +189,7 @@ def _try(name: str, made: Exported | Failure, probes: Sequence[Probe], observati
     except ModelError as cause:  # exporters do write what ONNX Runtime does not load
         return Failure(name, str(cause))
     if found.problem is None:
-        return Success(made, found)
+        return msgspec.structs.replace(made, outputs=found.outputs)
     if found.is_explained or made.frozen_at:
         return Failure(name, found.problem, () if found.is_explained else made.frozen_at)
     return Failure(name, f"{found.problem}: the exporter wrote another computation")

@@ -25,6 +25,7 @@ import torch
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
+from edge_sdk_tools.check.model_file import MOST_BYTES
 from edge_sdk_tools.importers.plan import describe_fault
 
 Form: TypeAlias = Literal["module", "program", "script"]
@@ -213,7 +214,6 @@ def _call(function: Callable[[], object], where: str, folder: Path) -> object:
         raise ModelError(f"{where}: failed: {describe_fault(cause, folder)}") from cause
 
 
-_MOST_BYTES = 2**31 - 1  # of a protobuf message, and so of an ONNX file with its weights inside
 _PREFIX = "module."  # what torch.nn.DataParallel and DistributedDataParallel put before every key
 _NAMED_KEYS = 3
 _SAVE = "save the state dict alone: torch.save(model.state_dict(), 'state_dict_alone.pth')"
@@ -272,7 +272,7 @@ def _settle_weights(module: torch.nn.Module, where: str, weights: Path | None = 
         if tensor.is_meta:
             raise ModelError(f"{where}: {name} is on the device meta and has no data; load weights into the model")
     size = sum(tensor.numel() for _, tensor in tensors) * torch.float32.itemsize
-    if size > _MOST_BYTES:
+    if size > MOST_BYTES:
         raise ModelError(f"{where}: has {size / 1e9:.1f} GB of weights, an ONNX file holds at most 2.1 GB")
     for name, tensor in tensors:
         # Buffers may hold inf on purpose, as masks do; a weight may not.

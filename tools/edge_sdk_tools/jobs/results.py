@@ -162,11 +162,11 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def source_digest() -> str:
-    """SHA-256 of edge-sdk's sources: two checkouts may differ and have the same version."""
+    """SHA-256 of edge-sdk's code and tables: two checkouts may differ and have the same version."""
     digest = hashlib.sha256()
     for package in (edge_sdk, edge_sdk_tools):
         root = Path(package.__path__[0])
-        for path in sorted(root.rglob("*.py")):
+        for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".txt", ".json")):
             digest.update(f"{root.name}/{path.relative_to(root).as_posix()}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

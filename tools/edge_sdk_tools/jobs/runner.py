@@ -141,7 +141,7 @@ class JobRunner:
         return [done[key(item)] for item in items]
 
     def once(self, function: Callable[[], R], *, key: str, result: type[R]) -> R:
-        """Do one thing in this process, unless it is in the store."""
+        """Call a function in this process and keep its result, unless the store has it already."""
         kept = self._remembered(key, result)
         if kept is not None:
             self.remembered += 1

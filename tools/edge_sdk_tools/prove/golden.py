@@ -1,12 +1,18 @@
-"""The build step `prove`: measure the converted model, and make its golden inputs and outputs.
+"""Golden inputs: resized images and the outputs promised for them, made by a build and replayed before it ends.
 
-The step requires a converted model. It ensures that the share of integer convolutions and the agreement with FP32 are
-known, and that golden outputs come from the model before its conversion, never from the file that they will test.
+The outputs come from the model before its conversion, never from the file that they will test. A bundle promises only
+the versions of ONNX Runtime in which they were replayed, each in a process of its own. Its wheel is for this machine;
+that INT8 is the same on ARM is what the system tests show.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,138 +20,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.bundle import energies_of, noise_of
-from edge_sdk.bundle.manifest import Agreement, Golden, InputTensor
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
-from edge_sdk.core.errors import one_line
+from edge_sdk.bundle.bundle import Bundle, energies_of, noise_of
+from edge_sdk.bundle.manifest import Golden, InputTensor
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.runtime import SessionSettings
+from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk_tools.bundle_folder import golden_file
-from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.datasets.images import ImageFile, ImageSet
-from edge_sdk_tools.evaluate.evaluation import Evaluation, describe, summarise
-from edge_sdk_tools.evaluate.metrics import WorstImage
-from edge_sdk_tools.evaluate.model import Subject
-from edge_sdk_tools.evaluate.participants import pair_up
-from edge_sdk_tools.evaluate.predictions import Observed, observe
-from edge_sdk_tools.evaluate.tasks import TASKS
-from edge_sdk_tools.graph.profile import interleaved_latency_ms
-from edge_sdk_tools.jobs.runner import OnProgress
-from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
+from edge_sdk_tools.packages import Fetch, cache_folder, pip_download, run_program
 
-_SAMPLES = 3
-_WORST = 12
 GOLDEN_IMAGES = 2
-
-
-class Sample(msgspec.Struct, frozen=True):
-    """The name of one image, and the results of FP32 and INT8 for it in words, for a person to compare."""
-
-    image: str
-    fp32: str
-    int8: str
-
-
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of a converted model. All but the times are the same on every machine.
-
-    Attributes:
-        evaluation: the converted model compared with the FP32 model, on images that calibration did not use.
-        agreement: the agreement with FP32 that the manifest states.
-        integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
-        model_mb: size of the model file, MB of 1e6 bytes.
-        samples: results of both models for a few images; `worst` are those on which they differ most.
-        fp32_latency_ms, latency_ms: as `interleaved_latency_ms` has them here, one thread; 0 until `timed` sets them.
-    """
-
-    evaluation: Evaluation
-    agreement: Agreement
-    integer_mac_share: float
-    model_mb: float
-    samples: tuple[Sample, ...]
-    worst: tuple[WorstImage, ...]
-    images: ImageSet
-    fp32_latency_ms: float = 0.0
-    latency_ms: float = 0.0
-
-    @property
-    def latency_ratio(self) -> float:
-        """The model's latency divided by that of FP32."""
-        return self.latency_ms / self.fp32_latency_ms
-
-
-def measure(
-    spec: ModelSpec,
-    fp32: Subject,
-    macs: dict[str, int],
-    converted: Converted,
-    images: Dataset,
-    on_progress: OnProgress,
-    jobs: int | None = None,
-) -> Proof:
-    """Measure the converted model against the float one, except for the time.
-
-    `macs` has the multiply-accumulates of each convolution that should run in integers; it is empty for a float model.
-
-    Raises:
-        AccuracyGateError: the float model finds nothing at all, so that nothing can be compared.
-        DataError: no evaluation image can be read.
-    """
-    model = converted.model.read_bytes()
-    session = Session(model, SessionSettings(), "the converted model")
-    name = "the INT8 model" if macs else "the converted model"
-    subjects = [Subject(name, spec, fp32.labels, session, hashlib.sha256(model).hexdigest()), fp32]
-    observed = observe(
-        pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)), jobs
-    )
-    evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
-    readable = observed.dataset.images
-    share = integer_mac_share(converted.model, macs, converted.model.parent)
-    return Proof(
-        evaluation=evaluation,
-        agreement=agreement_of(observed, evaluation),
-        integer_mac_share=share,
-        model_mb=len(model) / 1e6,
-        samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
-        worst=TASKS[observed.task].worst(observed, _WORST),
-        images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
-    )
-
-
-def timed(
-    proof: Proof,
-    spec: ModelSpec,
-    fp32: Session,
-    converted: Converted,
-    on_progress: OnProgress,
-    limits: Sequence[float] = (),
-    settings: SessionSettings = SessionSettings(),  # noqa: B008 - frozen
-) -> Proof:
-    """Return the proof with the latency of both models, measured on this machine until it is clear beside `limits`."""
-    session = Session(converted.model.read_bytes(), settings, "the converted model")
-    prepare = Prepare(spec.input)
-    prepare.normalise(prepare.resize(proof.images.images[0].read()))
-    latency_ms, fp32_ms = interleaved_latency_ms(
-        [lambda: session.run(prepare.tensor), lambda: fp32.run(prepare.tensor)],
-        lambda done, total: on_progress("measure latency", done, total),
-        limits,
-    )
-    return msgspec.structs.replace(proof, fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
-
-
-def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
-    """Return the agreement of the first of two models with the second, for the manifest."""
-    value = evaluation.agreement[0].value
-    task, images = TASKS[observed.task], len(observed.records)
-    return Agreement(task.agreement_metric, value.value, value.low, value.high, images, task.compared(observed))
-
-
-def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
-    image = file.read()
-    int8, fp32 = (describe(subject.open()(image).result) for subject in subjects)
-    return Sample(one_line(file.path.name), fp32, int8)
+_TIMEOUT_S = 300
 
 
 def make_golden(
@@ -173,3 +60,57 @@ def make_golden(
         if reference is not None:
             energies.append([energies_of(a, b) for a, b in zip(outputs, reference(resized), strict=True)])
     return golden_file(file, pairs, noise_of(energies))
+
+
+def replay_variants(bundle: Bundle) -> None:
+    """Replay the golden inputs of every variant, as a device does with the one that it runs."""
+    for variant in bundle.manifest.variants:
+        one = bundle.with_primary(variant.file)
+        Session.open(one).replay_golden(one, Prepare.of(one.manifest))
+
+
+def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
+    """Replay a bundle, which need not be in its place yet, with `onnxruntime==version`.
+
+    Raises:
+        MissingDependencyError: that version cannot be downloaded for this Python.
+        IncompatibleError: it does not load the model, or gives other results.
+    """
+    runtime = _runtime_folder(version, cache_folder(), fetch)
+    # First on the path, so that it is found before the one that is installed.
+    path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("PYTHONPATH", "")]))
+    try:
+        command = [sys.executable, "-m", "edge_sdk_tools.prove.golden", str(bundle)]
+        done = run_program(command, timeout_s=_TIMEOUT_S, env={**os.environ, "PYTHONPATH": path})
+    except subprocess.TimeoutExpired as cause:
+        raise IncompatibleError(f"with ONNX Runtime {version}: no answer within {_TIMEOUT_S} s") from cause
+    if done.returncode or done.stdout.strip() != version:
+        words = (done.stderr or done.stdout).strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise IncompatibleError(f"with ONNX Runtime {version}: {words[-1]}")
+
+
+def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
+    folder = cache / "onnxruntime" / f"{version}-cp{sys.version_info.major}{sys.version_info.minor}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as work:
+        try:
+            fetch(f"onnxruntime=={version}", Path(work))
+        except RuntimeError as cause:
+            raise MissingDependencyError(f"onnxruntime=={version} cannot be downloaded: {cause}") from cause
+        unpacked = Path(work) / "unpacked"
+        for wheel in Path(work).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unpacked)  # zipfile keeps members inside the folder
+        with contextlib.suppress(FileExistsError, NotADirectoryError):  # another build was faster
+            unpacked.rename(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    try:
+        replay_variants(Bundle.open(Path(sys.argv[1])))
+    except EdgeError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{onnxruntime_version()}\n")

@@ -446,24 +446,20 @@ _TONES: dict[StepKind, Tone] = {
 }
 
 
-def figure_of(step: Step, *, labelled: bool) -> Measure | None:
-    """Return the figure of a step that charts show: quality if any step is labelled, else agreement."""
-    return step.quality if labelled else step.agreement
-
-
 def is_labelled(steps: Sequence[Step]) -> bool:
     """Tell whether any step was measured against labels."""
     return any(step.quality for step in steps)
 
 
 def ladder(steps: Sequence[Step]) -> BarChart:
-    """Return the chart of the quality of each step, from 0 to 100 %, with its interval."""
+    """Return the chart of each step's quality, 0 to 100 %, with its interval; without labels, of its agreement."""
     axis, labelled = Axis(0.0, 1.0), is_labelled(steps)
-    shown = [step for step in steps if figure_of(step, labelled=labelled) or not _is_told_elsewhere(step, steps)]
+    figures = [step.quality if labelled else step.agreement for step in steps]
+    names = [figure.name for figure in figures if figure]
     rows = []
-    names = [figure.name for step in steps if (figure := figure_of(step, labelled=labelled))]
-    for step in shown:
-        figure = figure_of(step, labelled=labelled)
+    for step, figure in zip(steps, figures, strict=True):
+        if figure is None and _is_told_elsewhere(step, steps):
+            continue
         is_reference = figure is None and not labelled and step.kind == "fp32" and names
         row = Row(step.name, step.what, "compared with" if is_reference else measure(figure))
         if figure:

@@ -24,8 +24,7 @@ from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
-from edge_sdk_tools.prove.golden import Proof
-from edge_sdk_tools.prove.parity import Chain, OutputChange, StepKind
+from edge_sdk_tools.prove.parity import Chain, OutputChange, Proof, StepKind
 from edge_sdk_tools.report.schema import (
     BuildReport,
     Candidate,
@@ -280,7 +279,7 @@ def report_of(steps: Steps) -> BuildReport:
         boards=(steps.first.estimate,) if steps.first.estimate else (),
         variants=tuple(_variant_row(one) for one in steps.variants),
         warnings=(*evaluation.warnings, *steps.images.warnings, *search.doubts, *steps.chain.doubts),
-        split=_split(steps.images),
+        split=_split(steps.images, is_crossed=search.is_crossed),
         # `python -m edge_sdk` has the name of a file inside.
         command=("edge-sdk" if program == "__main__.py" else program, *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
@@ -289,10 +288,11 @@ def report_of(steps: Steps) -> BuildReport:
     )
 
 
-def _split(images: ImageSplit) -> Split:
-    choice = images.choice.images if images.has_claim else ImageSet(())
-    parts = (images.calibration, choice, images.claim.images)
-    return Split(*(tuple(image.sha256[:DIGEST_LENGTH] for image in part.images) for part in parts))
+def _split(images: ImageSplit, *, is_crossed: bool) -> Split:
+    judging = images.choice.images if images.has_claim else ImageSet(())
+    parts = (images.calibration, judging, images.claim.images)
+    calibration, choice, claim = (tuple(image.sha256[:DIGEST_LENGTH] for image in part.images) for part in parts)
+    return Split(calibration, choice, claim, is_crossed)
 
 
 def _verdict(steps: Steps) -> Verdict:

@@ -1,4 +1,4 @@
-"""report.html from a report: closed, with no script and nothing fetched, and a policy that says so to the browser.
+"""Render a report as report.html: a page that runs no script and fetches nothing, by a policy for the browser.
 
 Every text of the report is escaped by the templates, which see no text that is marked as safe but the style sheet.
 """

@@ -262,11 +262,14 @@ class Split(Record, frozen=True):
         calibration: they set the ranges of INT8.
         choice: by them recipes were judged; empty where those of the claim did that too, being few.
         claim: on them all figures of the report were measured.
+        is_crossed: what INT8 loses by labels is claimed by cross-validation: the mean over both halves of these images,
+            each measured with the recipe that the other half would have chosen.
     """
 
     calibration: tuple[str, ...]
     choice: tuple[str, ...]
     claim: tuple[str, ...]
+    is_crossed: bool = False
 
 
 class BuildReport(Record, frozen=True, kw_only=True):
@@ -327,8 +330,12 @@ class BuildReport(Record, frozen=True, kw_only=True):
         """On what the figures were measured, in words."""
         if self.images is None:
             return self.data
-        chose = ", which also chose the recipe" if len(self.candidates) > 1 else ""
-        return f"{self.images} images{', which chose nothing' if self.split and self.split.choice else chose}"
+        said = ", which also chose the recipe" if len(self.candidates) > 1 else ""
+        if self.split and self.split.choice:
+            said = ", which chose nothing"
+        elif self.split and self.split.is_crossed:
+            said = ": what INT8 loses is claimed by cross-validation"
+        return f"{self.images} images{said}"
 
 
 def to_json(report: BuildReport) -> bytes:

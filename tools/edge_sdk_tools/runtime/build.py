@@ -40,10 +40,10 @@ from edge_sdk.core.errors import (
 from edge_sdk_tools.arm_cost.installation import locked
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.jobs.runner import OnProgress, silent
-from edge_sdk_tools.packages import cache_folder
+from edge_sdk_tools.packages import cache_folder, run_program
 from edge_sdk_tools.quantize.convert import operators_config, operators_of, ort_format_of
 from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.package import LIBRARY, Runtime, bill_of_materials, said, write_wheel
+from edge_sdk_tools.runtime.package import LIBRARY, Runtime, bill_of_materials, output_of, write_wheel
 from edge_sdk_tools.runtime.prove import Proof, prove, undefined_symbols
 from edge_sdk_tools.runtime.recipe import (
     FLAGS,
@@ -210,7 +210,7 @@ def check_programs() -> None:
         raise MissingDependencyError(
             f"{' and '.join(missing)}: not installed, needed to compile; sudo apt-get install {' '.join(missing)}"
         )
-    said = subprocess.run(["protoc", "--version"], check=False, capture_output=True, text=True).stdout.split()
+    said = run_program(["protoc", "--version"]).stdout.split()
     if not said or not said[-1].startswith(f"{PROTOC}."):
         found = said[-1] if said else "none"
         raise MissingDependencyError(f"protoc is {found}, expected {PROTOC}: Debian's protobuf-compiler of bookworm")
@@ -304,7 +304,7 @@ class _Build:
         self._downloads, self._made = steps.work / "downloads", steps.work / "made"
         self._objects = steps.work / f"build-cp{python.replace('.', '')}"
         self._headers, self._tools = self._downloads / f"python{python}", sources.tools_folder(self._downloads)
-        self._compiler = said([f"{COMPILER}g++", "--version"]).splitlines()[0]
+        self._compiler = output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
 
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""

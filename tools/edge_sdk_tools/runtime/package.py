@@ -11,7 +11,6 @@ import base64
 import hashlib
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -21,7 +20,7 @@ import msgspec
 import edge_sdk
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.core.errors import EdgeError
-from edge_sdk_tools.packages import last_words
+from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.runtime.sources import Component, Tree
 
 LIBRARY = "onnxruntime_pybind11_state.so"
@@ -105,10 +104,10 @@ def write_wheel(
         OSError: the disk is full.
     """
     stripped = folder / LIBRARY
-    said([f"{binutils}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
+    output_of([f"{binutils}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
     number = python.replace(".", "")
     files = _files(tree, stripped.read_bytes(), record, number)
-    sections = _sections(said([f"{binutils}size", "-A", str(stripped)]))
+    sections = _sections(output_of([f"{binutils}size", "-A", str(stripped)]))
     version, tag = f"{tree.version}.post1", f"cp{number}-cp{number}"
     loose = _write(folder, version, f"{tag}-linux_aarch64", files, python)
     wheel = _write(folder, version, f"{tag}-{platform_of(loose, tools)}", files, python)
@@ -121,7 +120,7 @@ def write_wheel(
 
 def platform_of(wheel: Path, tools: Path) -> str:
     """Return the oldest platform tag that auditwheel, in `tools`, allows a wheel; raise EdgeError if there is none."""
-    found = _TAG.search(said([sys.executable, "-m", "auditwheel", "show", str(wheel)], PYTHONPATH=str(tools)))
+    found = _TAG.search(output_of([sys.executable, "-m", "auditwheel", "show", str(wheel)], PYTHONPATH=str(tools)))
     if found is None:
         raise EdgeError(f"{wheel.name}: auditwheel finds no platform on which it runs")
     return found[1]
@@ -134,11 +133,9 @@ def needed_files(wheel: Path) -> dict[str, bytes]:
         return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
 
 
-def said(command: list[str], **environment: str) -> str:
+def output_of(command: list[str], **environment: str) -> str:
     """Run a program and return its standard output; raise EdgeError with its last words where it fails."""
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, errors="replace", env={**os.environ, **environment}
-    )
+    done = run_program(command, env={**os.environ, **environment})
     if done.returncode:
         raise EdgeError(f"{Path(command[0]).name} failed: {last_words(done.stderr)}")
     return done.stdout

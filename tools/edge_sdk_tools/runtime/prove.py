@@ -27,8 +27,9 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, board_outputs
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up, unpack_wheels
+from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.quantize.convert import convert
-from edge_sdk_tools.runtime.package import said
+from edge_sdk_tools.runtime.package import output_of
 
 _SECONDS = 600.0  # for the golden inputs of one model on one core
 _MOST_INSTRUCTIONS = 1.02  # of the stock wheel's
@@ -191,7 +192,7 @@ def check_library(wheel: Path, binutils: str) -> tuple[str, ...]:
         [name] = [name for name in archive.namelist() if name.endswith(".so")]
         library = archive.extract(name, scratch)
         unknown = undefined_symbols(Path(library), binutils)
-        dynamic = said([f"{binutils}readelf", "-d", "-W", library])
+        dynamic = output_of([f"{binutils}readelf", "-d", "-W", library])
     if unknown:
         raise IncompatibleError(f"{wheel.name}: undefined symbols: {', '.join(unknown[:5])}")
     return tuple(line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "(NEEDED)" in line)
@@ -199,7 +200,7 @@ def check_library(wheel: Path, binutils: str) -> tuple[str, ...]:
 
 def undefined_symbols(library: Path, binutils: str) -> list[str]:
     """Return the symbols of a library, C++ names in words, that neither the C and C++ libraries nor Python have."""
-    lines = said([f"{binutils}nm", "-D", "-C", "--undefined-only", str(library)]).splitlines()
+    lines = output_of([f"{binutils}nm", "-D", "-C", "--undefined-only", str(library)]).splitlines()
     found = (line.split(maxsplit=1) for line in lines)
     return [symbol for kind, symbol in found if not _is_known(kind, symbol)]
 
@@ -236,17 +237,7 @@ def board_with(counter: Counter, wheels: Sequence[Path], folder: Path, version: 
 def run_python(board: Counter, cpu: Cpu, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program in Python on a board."""
     command = [*board.board_python(cpu), "-c", code, *arguments]
-    return subprocess.run(
-        command,
-        env=board.environment,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=_SECONDS,
-    )
+    return run_program(command, timeout_s=_SECONDS, cwd="/", env=board.environment)
 
 
 def _runs(board: Counter, cpu: Cpu) -> bool:
@@ -268,7 +259,7 @@ def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: 
     words = []
     for path, expected in ((strange, "ONNX"), (converted, stranger)):
         done = run_python(board, "cortex-a72", _LOAD, str(path))
-        line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        line = last_words(done.stderr)
         if done.returncode != 1 or expected not in line:
             raise IncompatibleError(f"{path.name} should be refused with the word {expected!r}, got: {line}")
         words.append(line)
@@ -337,7 +328,7 @@ def _starts(reduced: Counter, stock: Counter, other: Counter, model: Path) -> tu
 def _marks(board: Counter, cpu: Cpu, model: Path) -> list[tuple[float, float]]:
     done = run_python(board, cpu, _STARTUP, str(model))
     if done.returncode:
-        line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        line = last_words(done.stderr)
         raise EdgeError(f"{model.name}: the emulated {cpu} ended with {done.returncode}: {line}")
     return [(float(seconds), float(kib)) for seconds, kib in json.loads(done.stdout)]
 

@@ -123,27 +123,17 @@ class Dependency(NamedTuple):
 
     Attributes:
         name: as CMake's FetchContent calls it, in lower case.
-        package: Debian's source package, or for `Header` libraries the binary package with the headers.
+        package: Debian's source package, or the binary package of a library that consists of headers alone.
         licence: SPDX identifier.
+        folder: of the headers of such a library inside its unpacked package.
+        target: CMake's target that brings them; empty where CMake takes the folder itself.
     """
 
     name: str
     package: str
     licence: str
-
-
-class Header(NamedTuple):
-    """A library that consists of headers: nothing of it is compiled by itself.
-
-    Attributes:
-        dependency: name, package and licence.
-        folder: of the headers inside the unpacked package.
-        target: CMake's target that brings them; empty where CMake takes the folder itself.
-    """
-
-    dependency: Dependency
-    folder: str
-    target: str
+    folder: str = ""
+    target: str = ""
 
 
 DEPENDENCIES = (
@@ -154,13 +144,13 @@ DEPENDENCIES = (
     Dependency("onnx", "onnx", "Apache-2.0"),
 )
 HEADERS = (
-    Header(Dependency("date", "libhowardhinnant-date-dev", "MIT"), "usr/include", "date::date"),
-    Header(Dependency("mp11", "libboost1.83-dev", "BSL-1.0"), "usr/include", "Boost::mp11"),
-    Header(Dependency("nlohmann_json", "nlohmann-json3-dev", "MIT"), "usr/include", "nlohmann_json::nlohmann_json"),
-    Header(Dependency("gsl", "libmsgsl-dev", "MIT"), "usr/include", "Microsoft.GSL::GSL"),
-    Header(Dependency("eigen", "libeigen3-dev", "MPL-2.0"), "usr/include/eigen3", "Eigen3::Eigen"),
-    Header(Dependency("pybind11_project", "pybind11-dev", "BSD-3-Clause"), "usr/include", "pybind11::module"),
-    Header(Dependency("safeint", "libsafeint-dev", "MIT"), "usr/include/safeint", ""),
+    Dependency("date", "libhowardhinnant-date-dev", "MIT", "usr/include", "date::date"),
+    Dependency("mp11", "libboost1.83-dev", "BSL-1.0", "usr/include", "Boost::mp11"),
+    Dependency("nlohmann_json", "nlohmann-json3-dev", "MIT", "usr/include", "nlohmann_json::nlohmann_json"),
+    Dependency("gsl", "libmsgsl-dev", "MIT", "usr/include", "Microsoft.GSL::GSL"),
+    Dependency("eigen", "libeigen3-dev", "MPL-2.0", "usr/include/eigen3", "Eigen3::Eigen"),
+    Dependency("pybind11_project", "pybind11-dev", "BSD-3-Clause", "usr/include", "pybind11::module"),
+    Dependency("safeint", "libsafeint-dev", "MIT", "usr/include/safeint"),
 )
 _UNUSED = "utf8_range"  # protobuf has it from this version's successor on; CMake wants a folder of that name
 
@@ -177,7 +167,7 @@ def write_stubs(folder: Path, packages: dict[str, Path]) -> dict[str, Path]:
     """
     found = {}
     for header in HEADERS:
-        name = header.dependency.name
+        name = header.name
         found[name] = packages[name] / header.folder
         if header.target:
             project = (
@@ -219,8 +209,8 @@ FLAGS = {
 TOOLCHAIN = """\
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
-set(CMAKE_C_COMPILER {compiler}gcc)
-set(CMAKE_CXX_COMPILER {compiler}g++)
+set(CMAKE_CCOMPILER {compiler}gcc)
+set(CMAKE_CXXCOMPILER {compiler}g++)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 """
 

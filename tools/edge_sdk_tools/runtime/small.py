@@ -32,10 +32,10 @@ from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu
 from edge_sdk_tools.arm_cost.installation import download_wheels, locked, set_up
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.jobs.runner import OnProgress, silent
-from edge_sdk_tools.packages import cache_folder
+from edge_sdk_tools.packages import cache_folder, last_words
 from edge_sdk_tools.runtime import sources
 from edge_sdk_tools.runtime.build import COMPILER, Steps, check_programs
-from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, pack_wheel, platform_of, said
+from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of
 from edge_sdk_tools.runtime.prove import board_with, check_leaks, run_python
 from edge_sdk_tools.runtime.recipe import TOOLCHAIN
 
@@ -259,7 +259,7 @@ class _Build:
     def run(self, output: Path) -> SmallBuild:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, python = self._steps.do, self._device.python
-        compiler = said([f"{COMPILER}g++", "--version"]).splitlines()[0]
+        compiler = output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
         settings = (PACKAGES, OPENCV_FLAGS, NUMPY_FLAGS, _CROSS, python, compiler, np.__version__)
         do("small-download", (PACKAGES, python, self._tools), self._stock(NUMPY).parent, self._download)
         sources.check_python_headers(self._headers.parents[1], python)
@@ -396,7 +396,7 @@ class _Build:
     def _stripped(self, library: Path) -> bytes:
         with tempfile.TemporaryDirectory(prefix="edge-sdk-small-") as scratch:
             stripped = Path(scratch) / library.name
-            said([f"{COMPILER}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
+            output_of([f"{COMPILER}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
             return stripped.read_bytes()
 
     def _prove(self, wheels: tuple[SmallWheel, ...], proof: Path) -> None:
@@ -422,7 +422,7 @@ def _compare(small: Counter, stock: Counter, core: Cpu, picture: Path, folder: P
         file = folder / f"{name}-{core}.npz"
         done = run_python(board, core, _CALLS, str(picture), str(file))
         if done.returncode:
-            line = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            line = last_words(done.stderr)
             raise EdgeError(f"the {name} packages on an emulated {core} ended with {done.returncode}: {line}")
         said_by.append(json.loads(done.stdout))
         results.append(dict(np.load(file)))

@@ -20,7 +20,7 @@ import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.arm_cost.installation import Apt, debian_sources, host_architecture, require_apt, unpack
-from edge_sdk_tools.packages import last_words
+from edge_sdk_tools.packages import last_words, pip, run_program
 from edge_sdk_tools.runtime.recipe import DEPENDENCIES, HEADERS, Dependency, apply_patches, write_stubs
 
 _RELEASE = "trixie"
@@ -73,7 +73,7 @@ def download_debian(folder: Path) -> None:
     apt = Apt(host_architecture(), folder / "apt", folder / "archives", sources)
     for each in _COMPILED:
         apt.fetch(["source", "--download-only", "--tar-only", each.package], folder)
-    apt.fetch(["download", *(header.dependency.package for header in HEADERS)], folder)
+    apt.fetch(["download", *(header.package for header in HEADERS)], folder)
 
 
 def unpack_debian(downloads: Path, folder: Path) -> Tree:
@@ -82,16 +82,16 @@ def unpack_debian(downloads: Path, folder: Path) -> Tree:
         unpack_source(_archive(downloads, each), folder / each.name)
     packages = {}
     for header in HEADERS:
-        packages[header.dependency.name] = folder / "headers" / header.dependency.name
-        packages[header.dependency.name].mkdir(parents=True)
-        unpack(_archive(downloads, header.dependency), packages[header.dependency.name])
+        packages[header.name] = folder / "headers" / header.name
+        packages[header.name].mkdir(parents=True)
+        unpack(_archive(downloads, header), packages[header.name])
     root = folder / _ONNXRUNTIME.name
     version = version_of(root)
     apply_patches(root, version)
     dependencies = {each.name: folder / each.name for each in DEPENDENCIES}
     dependencies |= write_stubs(folder / "stubs", packages)
-    every = (*_COMPILED, *(header.dependency for header in HEADERS))
-    return Tree(root, version, dependencies, tuple(_component(_archive(downloads, each), each) for each in every))
+    components = tuple(_component(_archive(downloads, each), each) for each in (*_COMPILED, *HEADERS))
+    return Tree(root, version, dependencies, components)
 
 
 def copy_checkout(source: Path, folder: Path) -> Tree:
@@ -187,15 +187,12 @@ def fetch_tools(folder: Path) -> None:
         return
     partial = folder / ".tools"
     shutil.rmtree(partial, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    command += ["--only-binary=:all:", "--target", str(partial), *_TOOLS]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, errors="replace", timeout=_PIP_TIMEOUT_S
-    )
-    if done.returncode:
+    try:
+        pip("install", "--target", str(partial), *_TOOLS, timeout_s=_PIP_TIMEOUT_S)
+    except RuntimeError as cause:
         raise MissingDependencyError(
-            f"pip cannot fetch {', '.join(_TOOLS)} ({last_words(done.stderr)}); is the package index reachable?"
-        )
+            f"pip cannot fetch {', '.join(_TOOLS)} ({cause}); is the package index reachable?"
+        ) from cause
     partial.rename(ready)
 
 
@@ -224,15 +221,18 @@ def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> Non
         said, until = Path(scratch) / "said", time.monotonic() + _PIP_TIMEOUT_S
         with (
             said.open("w") as file,
-            subprocess.Popen(command, env={**os.environ, "TMPDIR": scratch}, stderr=file) as pip,
+            subprocess.Popen(command, env={**os.environ, "TMPDIR": scratch}, stderr=file) as process,
         ):
             found = None
-            while found is None and pip.poll() is None and time.monotonic() < until:
-                time.sleep(0.2)
+            while found is None and time.monotonic() < until:
+                ended = process.poll() is not None
                 found = next((path for path in Path(scratch).rglob(name) if _sha256(path) == sha256), None)
+                if ended:
+                    break
+                time.sleep(0.0 if found else 0.5)
             if found is not None:
                 shutil.copyfile(found, folder / f".{name}")
-            pip.terminate()
+            process.terminate()
         if found is None:
             raise MissingDependencyError(
                 f"pip cannot fetch the source of {requirement} ({last_words(said.read_text(errors='replace'))}); "
@@ -262,7 +262,7 @@ def unpack_source(archive: Path, folder: Path) -> None:
     partial = folder.with_name(f".{folder.name}")
     partial.mkdir()
     command = ["tar", "-x", "--no-same-owner", "-f", str(archive), "-C", str(partial)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+    done = run_program(command)
     if done.returncode:
         raise OutputError(f"{archive}: cannot be unpacked: {last_words(done.stderr)}")
     [content] = partial.iterdir()

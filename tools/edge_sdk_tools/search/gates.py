@@ -17,7 +17,7 @@ from edge_sdk.core.errors import SizeGateError
 from edge_sdk_tools.evaluate.evaluation import Evaluation
 from edge_sdk_tools.evaluate.statistics import SHARE
 from edge_sdk_tools.evaluate.tasks import AGREEMENTS
-from edge_sdk_tools.prove.golden import Proof
+from edge_sdk_tools.prove.parity import Proof
 
 MIN_INTEGER_MAC_SHARE = 0.9
 NOTICEABLE_MS = 0.5
@@ -98,17 +98,17 @@ def gate_failure_of(
     return _float_work(proof) or (quality or slow if quality_first else slow or quality)
 
 
-def claim_failure_of(proof: Proof, gates: Gates) -> GateFailure | None:
+def claim_failure_of(proof: Proof, gates: Gates, where: str) -> GateFailure | None:
     """Return what takes a choice back on images that chose nothing, or a doubt, which has `noise`; else None.
 
-    These images judge one model once. It is therefore refused for a loss that is proved, or bad, and not for one that a
-    search would rather avoid: of good models that would refuse one of six.
+    `where` says for people which images these are. They judge one model once. It is therefore refused for a loss that
+    is proved, or bad, and not for one that a search would rather avoid: of good models that would refuse one of six.
     """
     most = max(NEVER_NOISE * gates.int8_max_drop_relative, _BAD_LOSS)
     found = _agreement(proof, gates, "INT8") or _drop(proof, gates, most)
     if found is None:
         return None
-    return msgspec.structs.replace(found, line=f"on {proof.evaluation.images} images that chose nothing, {found.line}")
+    return msgspec.structs.replace(found, line=f"{where}, {found.line}")
 
 
 def check_size(gates: Gates, size_mb: float) -> None:

@@ -12,11 +12,13 @@ from typing import TypeVar
 
 import msgspec
 
+from edge_sdk.bundle.model_spec import Gates
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
+from edge_sdk_tools.evaluate.statistics import cross_validated
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import (
@@ -41,7 +43,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
     `sensitivities` has the layers, worst first; it is empty if they were not measured. `warnings` say what to know of
     the float model, and of the images that calibrated. `claimed` is the INT8 model that is shown, measured on images
-    that chose nothing; None where there are too few of them.
+    that chose nothing, or by cross-validation (`is_crossed`); None where neither could be.
     """
 
     trials: tuple[ModelVariant, ...]
@@ -49,6 +51,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
     sensitivities: tuple[Sensitivity, ...]
     warnings: tuple[str, ...] = ()
     claimed: ModelVariant | None = None
+    is_crossed: bool = False
 
     @property
     def int8(self) -> ModelVariant:
@@ -105,9 +108,37 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
 def claim(search: Search, spec: VariantSpec, activations: Activations) -> Search:
     """Measure what a search found again, on the images of `spec`, which chose nothing: a loss takes the choice back."""
+    [again] = make_variants(spec, [search.int8.recipe], lambda recipe: activations.ranges(recipe.calibration))
+    return _claimed(search, again, spec.spec.gates, f"on {again.proof.evaluation.images} images that chose nothing")
+
+
+def cross_validate(search: Search, gates: Gates, *, elsewhere: bool) -> Search:
+    """Claim the mean of what each half of few images measures of the trial that the other half would have chosen.
+
+    What is carried was chosen on all images; a loss takes it back. Of one trial there was nothing to choose.
+    """
+    chosen, trials = search.chosen, search.trials
+    if chosen is None or len(trials) < 2 or not all(trial.proof.halves for trial in trials):
+        return search
+    quality = []
+    for choosing, measuring in ((0, 1), (1, 0)):
+        judged = []
+        for trial in trials:
+            proof = trial.proof.on_half(choosing)
+            failure = gate_failure_of(proof, gates, board=trial.board, elsewhere=elsewhere, quality_first=True)
+            judged.append(msgspec.structs.replace(trial, proof=proof, gate_failure=failure))
+        best = chosen_among(judged) or min(judged, key=lambda one: relative_drop(one.proof))
+        quality.append(trials[judged.index(best)].proof.on_half(measuring).evaluation.quality)
+    whole = chosen.proof.evaluation
+    figures = tuple(cross_validated(*figures) for figures in zip(whole.quality, *quality, strict=True))
+    proof = msgspec.structs.replace(chosen.proof, evaluation=msgspec.structs.replace(whole, quality=figures))
+    again, crossed = msgspec.structs.replace(chosen, proof=proof), msgspec.structs.replace(search, is_crossed=True)
+    return _claimed(crossed, again, gates, f"by cross-validation on {whole.images} images")
+
+
+def _claimed(search: Search, again: ModelVariant, gates: Gates, where: str) -> Search:
     trial = search.int8
-    [again] = make_variants(spec, [trial.recipe], lambda recipe: activations.ranges(recipe.calibration))
-    gate_failure = claim_failure_of(again.proof, spec.spec.gates) if search.chosen else trial.gate_failure
+    gate_failure = claim_failure_of(again.proof, gates, where) if search.chosen else trial.gate_failure
     again = msgspec.structs.replace(again, gate_failure=gate_failure, board=trial.board)
     holds = search.chosen is not None and (gate_failure is None or bool(gate_failure.noise))
     return msgspec.structs.replace(search, chosen=again if holds else None, claimed=again)
@@ -127,36 +158,35 @@ class RecipeSearch:
 
     def run(self, first: Recipe) -> Search:
         """Search from a first recipe."""
-        chosen = self._chosen(first)
+        self._try_all(first)
         doubts = calibration_warnings(
             self._activations, self._spec.fp32.classifier_labels, self._images.calibration_classes
         )
-        return Search(tuple(self._trials), chosen, self._sensitivities, (*self._warnings, *doubts))
+        return Search(tuple(self._trials), chosen_among(self._trials), self._sensitivities, (*self._warnings, *doubts))
 
-    def _chosen(self, first: Recipe) -> ModelVariant | None:
+    def _try_all(self, first: Recipe) -> None:
+        """Try recipes until one holds, or none is left that might."""
         [trial] = self._try([first])
-        if trial.gate_failure is None:
-            return trial
-        if trial.gate_failure.kind in ("slow", "float"):
-            return None  # other ranges take the same time, and float layers more
+        if trial.gate_failure is None or trial.gate_failure.kind in ("slow", "float"):
+            return  # other ranges take the same time, and float layers more
         others = [c for c in CALIBRATIONS if c != first.calibration]
-        for batch in self._batches([msgspec.structs.replace(first, calibration=c) for c in others]):
-            for trial in self._try(batch):
-                if trial.gate_failure is None:
-                    return trial
+        if self._hold([msgspec.structs.replace(first, calibration=c) for c in others]):
+            return
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
         if best.gate_failure is not None and best.gate_failure.noise:
-            return closest_to_fp32(self._trials)
-        if self._joins():
-            [trial] = self._try([msgspec.structs.replace(_base(self._trials), shared_scales=False)])
-            if trial.gate_failure is None:
-                return trial
-        return self._with_float_layers(_base(self._trials))
+            return
+        if self._joins() and self._hold([msgspec.structs.replace(_base(self._trials), shared_scales=False)]):
+            return
+        self._try_float_layers(_base(self._trials))
+
+    def _hold(self, recipes: list[Recipe]) -> bool:
+        """Try recipes until one holds; return whether one does."""
+        return any(trial.gate_failure is None for batch in self._batches(recipes) for trial in self._try(batch))
 
     def _joins(self) -> bool:
         return any(node.op_type == "Concat" for node in self._spec.simplified.proto.graph.node)
 
-    def _with_float_layers(self, recipe: Recipe) -> ModelVariant | None:
+    def _try_float_layers(self, recipe: Recipe) -> None:
         """Twice as many float layers each time, until quality holds; then as few as do, and without the costly ones.
 
         A slow model whose quality holds ends the doubling, because more float layers take more time.
@@ -174,36 +204,31 @@ class RecipeSearch:
             for count, trial in zip(batch, self._try([self._float(recipe, ranked[:n]) for n in batch]), strict=True):
                 if _keeps_quality(trial):
                     self._with_fewer(recipe, ranked, failed, count)
-                    held = [one for one in self._trials if one.gate_failure is None]
-                    return min(held, key=lambda one: len(one.float_nodes), default=closest_to_fp32(self._trials))
+                    return
                 failed = count
-        return self._with_other_ranges() or closest_to_fp32(self._trials)
+        self._try_other_ranges()
 
-    def _with_other_ranges(self) -> ModelVariant | None:
+    def _try_other_ranges(self) -> None:
         """Try the float layers that lost least with other ranges, also of the inputs of a Concat one by one."""
         tried = [trial for trial in self._trials if trial.recipe.float_nodes]
         if not tried:
-            return None
+            return
         best = min(tried, key=lambda one: relative_drop(one.proof)).recipe
         others = [msgspec.structs.replace(best, calibration=c) for c in CALIBRATIONS if c != best.calibration]
         if self._joins() and best.shared_scales:
             others.insert(0, msgspec.structs.replace(best, shared_scales=False))
-        for batch in self._batches(others):
-            for trial in self._try(batch):
-                if trial.gate_failure is None:
-                    return trial
-        return None
+        self._hold(others)
 
     def _with_fewer(self, recipe: Recipe, ranked: list[Sensitivity], failed: int, count: int) -> None:
         while count - failed > 1:
             middle = (count + failed) // 2
             [trial] = self._try([self._float(recipe, ranked[:middle])])
             failed, count = (failed, middle) if _keeps_quality(trial) else (middle, count)
-        # A prefix may hold layers that what comes after them has made needless; the costliest of them is tried.
-        kept = ranked[:count]
-        if len(kept) > 1:
-            costliest = max(kept, key=lambda one: one.macs_share)
-            self._try([self._float(recipe, [one for one in kept if one is not costliest])])
+        # A prefix may hold layers that its last one has made needless; without the last, which is needed, it was tried.
+        *others, last = ranked[:count]
+        if others:
+            costliest = max(others, key=lambda one: one.macs_share)
+            self._try([self._float(recipe, [one for one in (*others, last) if one is not costliest])])
 
     def _float(self, recipe: Recipe, layers: Sequence[Sensitivity]) -> Recipe:
         names = [name for one in layers for name in one.nodes]
@@ -271,6 +296,12 @@ def _keeps_quality(trial: ModelVariant) -> bool:
 
 def _is_worth_trying(ranked: list[Sensitivity]) -> bool:
     return sum(one.macs_share for one in ranked) <= _MOST_FLOAT
+
+
+def chosen_among(trials: Sequence[ModelVariant]) -> ModelVariant | None:
+    """Return the candidate that is carried: that with fewest float nodes of those that hold, or one that may hold."""
+    held = [trial for trial in trials if trial.gate_failure is None]
+    return min(held, key=lambda trial: len(trial.float_nodes), default=None) or closest_to_fp32(trials)
 
 
 def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant | None:

@@ -35,7 +35,7 @@ from edge_sdk_tools.evaluate.statistics import Figure
 from edge_sdk_tools.graph.profile import host_saturates, timing_settings
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
-from edge_sdk_tools.prove.golden import Proof, measure, timed
+from edge_sdk_tools.prove.parity import Proof, measure, timed
 from edge_sdk_tools.quantize.convert import Converted, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe
