@@ -157,7 +157,7 @@ def _opencv_suppression() -> Callable[..., Any] | None:
     """Return OpenCV's function; None of an OpenCV without its engine for networks (`edge-sdk runtime minimal`)."""
     from edge_sdk.core.opencv import cv2  # imported late: reading manifests and messages needs no OpenCV
 
-    return cv2.dnn.NMSBoxesBatched if hasattr(cv2, "dnn") else None
+    return getattr(getattr(cv2, "dnn", None), "NMSBoxesBatched", None)
 
 
 def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
