@@ -70,6 +70,44 @@ def _build(
         _show(built)
 
 
+@command.command("minimal")
+@click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
+@click.option("-o", "--output", type=PATH, required=True, help="Folder for the wheels and what describes them.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once.  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")
+def _minimal(target: str, output: Path, jobs: int | None, as_json: bool) -> None:
+    """Compile an OpenCV without FFmpeg and a numpy without OpenBLAS: 25 MB in place of 136.
+
+    For devices whose camera is V4L2's or picamera2: no RTSP, HTTP or video file is read with them.
+    """
+    with host_tools(f"`edge-sdk {_VERB}`"):
+        from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
+        from edge_sdk_tools.progress import StepProgress, print_table
+        from edge_sdk_tools.runtime.small import build_small
+    with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress:
+        built = build_small(target, output, jobs=jobs, on_progress=progress)
+    if as_json:
+        echo_json(built)
+        return
+    rows = [(one.file, f"{one.unpacked / 1e6:.1f}", f"{one.stock_unpacked / 1e6:.1f}") for one in built.wheels]
+    print_table(f"small packages for {target}", ("wheel", "unpacked, MB", "stock"), rows)
+    for one in built.compared:
+        calls = [
+            (name, f"{1e3 * spent:.1f}", f"{1e3 * one.stock_cpu_s[name]:.1f}", f"{one.difference.get(name, 0):.2g}")
+            for name, spent in one.cpu_s.items()
+        ]
+        print_table(f"on an emulated {one.core}", ("call", "CPU ms", "stock", "difference"), calls)
+        click.echo(f"resident with both imported: {one.peak_mb:.0f} MB, stock {one.stock_peak_mb:.0f}")
+    _show_times(built.took, built.remembered)
+
+
+def _show_times(took: dict[str, tuple[float, float]], remembered: tuple[str, ...]) -> None:
+    for step, (clock_s, cpu_s) in took.items():
+        click.echo(f"{step}: {clock_s:.0f} s, {cpu_s:.0f} s of CPU")
+    if remembered:
+        click.echo(f"finished by an earlier build: {', '.join(remembered)}")
+
+
 def _show(built: BuiltRuntime) -> None:
     from edge_sdk_tools.progress import print_table
 
@@ -98,10 +136,7 @@ def _show(built: BuiltRuntime) -> None:
     ]
     marks = ("start, emulated", "import, CPU s", "load", "first run", "peak MB")
     print_table("start with the smallest model", marks, starts)
-    for step, (clock_s, cpu_s) in built.took.items():
-        click.echo(f"{step}: {clock_s:.0f} s, {cpu_s:.0f} s of CPU")
-    if built.remembered:
-        click.echo(f"finished by an earlier build: {', '.join(built.remembered)}")
+    _show_times(built.took, built.remembered)
     click.echo(folded(f"needs {', '.join(proof.needed)} on the device"))
     click.echo(f"proved: {built.output / runtime.wheel}; install that file: pip install PATH")
 
@@ -110,7 +145,14 @@ def _show(built: BuiltRuntime) -> None:
 @click.argument("bundles", metavar="[BUNDLE...]", type=PATH, nargs=-1)
 @click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
 @click.option("--wheel", required=True, type=PATH, help="edge-sdk's own wheel, from `make wheel`.")
-@click.option("--runtime", type=PATH, metavar="WHEEL", help="A reduced ONNX Runtime, from `edge-sdk runtime build`.")
+@click.option(
+    "--runtime",
+    "replaced",
+    type=PATH,
+    metavar="WHEEL",
+    multiple=True,
+    help="A wheel of `edge-sdk runtime build` or `minimal`, in place of the stock one. Repeatable.",
+)
 @click.option("-c", "--constraint", "constraints", type=PATH, help="pip's constraints, such as constraints.txt.")
 @click.option("-o", "--output", type=PATH, required=True, help="New folder for the wheels and their requirements.txt.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -118,7 +160,7 @@ def wheelhouse(
     bundles: tuple[Path, ...],
     target: str,
     wheel: Path,
-    runtime: Path | None,
+    replaced: tuple[Path, ...],
     constraints: Path | None,
     output: Path,
     as_json: bool,
@@ -130,7 +172,7 @@ def wheelhouse(
         from edge_sdk_tools.progress import StepProgress, print_table
         from edge_sdk_tools.runtime.wheelhouse import REQUIREMENTS, make_wheelhouse
     with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress, one_step(progress, "gather wheels"):
-        gathered = make_wheelhouse(bundles, target, wheel, output, runtime=runtime, constraints=constraints)
+        gathered = make_wheelhouse(bundles, target, wheel, output, replaced=replaced, constraints=constraints)
     if as_json:
         echo_json(gathered)
         return

@@ -44,6 +44,7 @@ from edge_sdk.sources.location import (
     device_timeout_s,
     is_utf8,
     names_user,
+    redact_address,
     redact_pipeline,
     through,
 )
@@ -301,6 +302,7 @@ def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture
 
 def stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
     """Return a function that opens an RTSP or HTTP URL with the password of its user."""
+    _require_ffmpeg(location)
     return functools.partial(open_stream, add_password(location, password), options)
 
 
@@ -338,6 +340,7 @@ def _why_not_opened(path: str) -> str:
 
 def open_file(path: str) -> OpenCvCapture | None:
     """Open a video file by its absolute path; return None if it does not open or is no video."""
+    _require_ffmpeg(path)
     with capture_options("file"):
         capture = _open(path, cv2.CAP_FFMPEG, _one_thread())
     return OpenCvCapture(capture) if capture else None
@@ -366,6 +369,14 @@ def gstreamer_opener(location: str, _password: str | None, options: SourceOption
 def has_gstreamer() -> bool:
     """Tell whether this OpenCV was built with GStreamer; `getBackends()` lists it even if it was not."""
     return re.search(r"GStreamer:\s+YES", cv2.getBuildInformation()) is not None
+
+
+def _require_ffmpeg(location: str) -> None:
+    if re.search(r"FFMPEG:\s+YES", cv2.getBuildInformation()) is None:
+        raise MissingDependencyError(
+            f"{redact_address(location)}: this OpenCV was built without FFmpeg, as `edge-sdk runtime minimal` makes "
+            "it; give a /dev path, picamera2 or pictures, or install the stock opencv-python-headless"
+        )
 
 
 def _timeouts(options: SourceOptions) -> list[int]:

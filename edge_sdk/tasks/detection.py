@@ -153,10 +153,11 @@ def keep_all(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
 
 
 @functools.cache
-def _opencv_suppression() -> Callable[..., Any]:
+def _opencv_suppression() -> Callable[..., Any] | None:
+    """Return OpenCV's function; None of an OpenCV without its engine for networks (`edge-sdk runtime minimal`)."""
     from edge_sdk.core.opencv import cv2  # imported late: reading manifests and messages needs no OpenCV
 
-    return cv2.dnn.NMSBoxesBatched
+    return getattr(getattr(cv2, "dnn", None), "NMSBoxesBatched", None)
 
 
 def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
@@ -166,15 +167,20 @@ def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.i
     From `_MANY` boxes on, numpy compares only those that can overlap enough; both give the same result.
     """
     order = _by_confidence(candidates, thresholds)
-    if len(order) < _MANY:
-        return _keep_by_opencv(candidates, thresholds)
+    by_opencv = _opencv_suppression()
+    if len(order) < _MANY and by_opencv:
+        return _keep_by_opencv(by_opencv, candidates, thresholds)
+    if not len(order):
+        return order
     x, y, width, height = np.ascontiguousarray(candidates.boxes_xywh[order].T, np.float64)
     left = x + candidates.class_ids[order] * (np.ptp(x) + width.max() + 1)  # classes lie side by side
     # An IoU above the limit needs this part of the larger width and of the larger height in common.
     part = thresholds.iou * (1 - 1e-6)
     found = pairs_within(left, left + width * (1 - part), _MOST_PAIRS)
     if found is None:
-        return _keep_by_opencv(candidates, thresholds)
+        if by_opencv:
+            return _keep_by_opencv(by_opencv, candidates, thresholds)
+        return _keep_one_by_one(candidates, order, thresholds)
     one, other = found
     common = np.minimum(y[one] + height[one], y[other] + height[other]) - np.maximum(y[one], y[other])
     near = np.flatnonzero(common > part * np.maximum(height[one], height[other]))
@@ -198,7 +204,24 @@ def _hidden(count: int, stronger: NDArray[np.int64], weaker: NDArray[np.int64]) 
     return is_hidden
 
 
-def _keep_by_opencv(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+def _keep_one_by_one(candidates: Candidates, order: NDArray[np.int64], thresholds: Thresholds) -> NDArray[np.int64]:
+    boxes, classes = candidates.boxes_xywh.astype(np.float64), candidates.class_ids
+    kept = []
+    while len(order):
+        best, order = order[0], order[1:]
+        kept.append(best)
+        x, y, width, height = boxes[order].T
+        left, top, wide, high = boxes[best]
+        common = (np.minimum(x + width, left + wide) - np.maximum(x, left)).clip(0)
+        common *= (np.minimum(y + height, top + high) - np.maximum(y, top)).clip(0)
+        ious = common / (width * height + wide * high - common)
+        order = order[(ious.astype(np.float32) <= np.float32(thresholds.iou)) | (classes[order] != classes[best])]
+    return np.asarray(kept, np.int64)
+
+
+def _keep_by_opencv(
+    suppression: Callable[..., Any], candidates: Candidates, thresholds: Thresholds
+) -> NDArray[np.int64]:
     boxes = candidates.boxes_xywh
     lowest = boxes[:, :2].min()
     if lowest < 0:
@@ -206,7 +229,7 @@ def _keep_by_opencv(candidates: Candidates, thresholds: Thresholds) -> NDArray[n
         # coordinates would reach into another class.
         boxes = boxes.copy()
         boxes[:, :2] -= lowest
-    kept = _opencv_suppression()(
+    kept = suppression(
         boxes.tolist(),
         candidates.confidences.tolist(),
         candidates.class_ids.tolist(),

@@ -25,7 +25,7 @@ from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependency
 from edge_sdk_tools.arm_cost.installation import Apt
 from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.quantize import convert
-from edge_sdk_tools.runtime import build, prove, sources
+from edge_sdk_tools.runtime import build, prove, small, sources
 from edge_sdk_tools.runtime.package import pack_wheel
 from edge_sdk_tools.runtime.prove import Proof
 from edge_sdk_tools.runtime.recipe import HEADERS, PATCHES, apply_patches, write_stubs
@@ -294,7 +294,10 @@ class Stage:
     def _fetch_tools(self, downloads: Path) -> None:
         tools = sources.tools_folder(downloads)
         self.did.append("tools")
-        program(tools / "cmake/data/bin", "cmake", f'echo "$@" > {tools}/cmake.txt; touch build.ninja')
+        cmake = (
+            f'echo "$@" > {tools}/cmake.txt; pwd > build.ninja; install -D build.ninja modules/core/version_string.inc'
+        )
+        program(tools / "cmake/data/bin", "cmake", cmake)
         program(tools / "bin", "ninja", f". {self.ninja}")
         (tools / "auditwheel").mkdir()
         (tools / "auditwheel/__main__.py").write_text("print('the platform tag:\\n\"manylinux_2_35_aarch64\"')")
@@ -454,12 +457,15 @@ class Index:
             folder.parent, "edge_sdk-0.1.0-py3-none-any.whl", ("numpy>=2", "onnxruntime>=1.20.1,!=1.21.0")
         )
         made_up_wheel(folder, "onnxruntime-1.31.1-cp311-cp311-manylinux_2_27_aarch64.whl")
+        opencv = f"opencv_python_headless-{small.OPENCV.version}-cp37-abi3-manylinux_2_28_aarch64.whl"
+        made_up_wheel(folder, opencv, cv2_dot_abi3_dot_so=b"stock")
         made_up_wheel(
             folder,
             "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.whl",
             tests__test_one_dot_py=b"1",
             __init___dot_pyi=b"2",
             LICENSE=b"3",
+            _core_dot_so=b"stock",
         )
 
 
@@ -493,7 +499,11 @@ def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
             row[0]: row[1] for row in csv.reader(archive.read("numpy-2.4.6.dist-info/RECORD").decode().splitlines())
         }
         assert "Build: 1edge" in archive.read("numpy-2.4.6.dist-info/WHEEL").decode()
-        assert {name.split("/", 1)[1] for name in names if name.startswith("numpy/")} == {"__init__.py", "LICENSE"}
+        assert {name.split("/", 1)[1] for name in names if name.startswith("numpy/")} == {
+            "__init__.py",
+            "LICENSE",
+            "_core.so",
+        }
         digests = {name: hashlib.sha256(archive.read(name)).digest() for name in names if not name.endswith("RECORD")}
     assert rows.pop("numpy-2.4.6.dist-info/RECORD") == ""
     assert rows == {name: f"sha256={urlsafe_b64encode(value).decode()[:43]}" for name, value in digests.items()}
@@ -533,7 +543,7 @@ def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
 
     def refused(error: type[Exception], runtime: Path) -> str:
         house = tmp_path / "house"
-        return refusal(error, make_wheelhouse, [bundle], PI, index.sdk, house, runtime=runtime)
+        return refusal(error, make_wheelhouse, [bundle], PI, index.sdk, house, replaced=[runtime])
 
     assert "here has no " in refused(IncompatibleError, reduced_wheel(tmp_path / "other", other))
     assert "cannot be read as a wheel" in refused(UsageError, junk)
@@ -554,3 +564,49 @@ def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
     assert "target x86_64 is x86_64" in elsewhere
     (tmp_path / "house").symlink_to("nowhere")
     assert "exists already" in refused(UsageError, junk)
+
+
+def test_small_packages_are_the_stock_ones_with_other_libraries(
+    tmp_path: Path, stage: Stage, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch_archive(_requirement: str, name: str, _sha256: str, folder: Path) -> None:
+        tree = tmp_path / name
+        program(tree / "vendored-meson/meson", "meson.py", "")
+        meson = "import os; open('build.ninja', 'w'); os.mkdir('numpy'); open('numpy/__config__.py', 'w')"
+        (tree / "vendored-meson/meson/meson.py").write_text(meson)
+        subprocess.run(["tar", "-czf", str(folder / name), "-C", str(tmp_path), name], check=True)
+
+    def compare(_build: object, _wheels: object, proof: Path) -> None:
+        proof.write_bytes(b"[]")
+
+    monkeypatch.setattr(sources, "fetch_archive", fetch_archive)
+    monkeypatch.setattr(small._Build, "_prove", compare)
+    stage.compiles("cat modules/core/version_string.inc 2>/dev/null; echo new > cv2.abi3.so; echo new > _core.so")
+    built = small.build_small(PI, tmp_path / "small")
+    wheels = [built.output / one.file for one in built.wheels]
+    assert [path.name.split("-", 2)[2] for path in wheels] == [
+        "1small-cp37-abi3-manylinux_2_35_aarch64.whl",
+        "1small-cp311-cp311-manylinux_2_35_aarch64.whl",
+    ]
+    for path, library in zip(wheels, ("opencv_python_headless/cv2.abi3.so", "numpy/_core.so"), strict=True):
+        with zipfile.ZipFile(path) as archive:
+            assert archive.read(library) == b"new\n"
+            assert not [name for name in archive.namelist() if "test" in name or name.endswith(".pyi")]
+    log = cache_folder() / "runtime" / "opencv_python_headless-compile.log"
+    assert log.read_text().strip() == "/build-opencv_python_headless"  # what OpenCV says of its build
+    assert len(small.build_small(PI, tmp_path / "small").remembered) == 7
+    house = make_wheelhouse([], PI, index.sdk, tmp_path / "house", replaced=wheels[1:])
+    assert wheels[1].name in {one.file for one in house}
+    pins = (Path(__file__).parents[3] / "constraints.txt").read_text()
+    assert all(f"{one.name.replace('_', '-')}=={one.version}" in pins for one in small.PACKAGES)
+    assert "aarch64 only" in refusal(UsageError, small.build_small, "x86_64", tmp_path / "small")
+
+
+def test_pip_is_ended_when_a_source_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    program(tmp_path, "python", "mkdir $TMPDIR/x; printf whole > $TMPDIR/x/a-1.tar.gz; exec sleep 60")
+    sources.fetch_archive("a==1", "a-1.tar.gz", hashlib.sha256(b"whole").hexdigest(), tmp_path)
+    assert (tmp_path / "a-1.tar.gz").read_bytes() == b"whole"
+    program(tmp_path, "python", "echo 'ERROR: no such thing' >&2; exit 1")
+    with pytest.raises(MissingDependencyError, match=r"the source of b==1 \(no such thing\)"):
+        sources.fetch_archive("b==1", "b-1.tar.gz", "0" * 64, tmp_path)

@@ -96,12 +96,14 @@ def test_a_file_of_such_a_name_is_reached_by_its_path(tmp_path: Path, monkeypatc
             assert source.latest(5) is not None
 
 
-def test_gstreamer_is_refused_where_opencv_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_opencv_was_built_without_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  Video I/O:\n    GStreamer:                   NO\n")
     location = "gst:rtspsrc location=rtsp://bob:s3cret@cam/live user-pw=s3cret ! decodebin"
     for waits in (False, True):
         said = refusal(MissingDependencyError, open_source, location, waits=waits)
         assert said.startswith("gst:rtspsrc ! decodebin: this OpenCV was built without GStreamer")
+    said = refusal(MissingDependencyError, open_source, "rtsp://bob:s3cret@cam/live", waits=True)
+    assert said.startswith("rtsp://cam/live: this OpenCV was built without FFmpeg")
 
 
 @pytest.mark.parametrize(

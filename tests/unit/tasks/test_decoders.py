@@ -12,6 +12,7 @@ import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.tasks import detection
 from edge_sdk.tasks.boxes import Candidates
 from edge_sdk.tasks.centernet import read_centernet
 from edge_sdk.tasks.decoders import make_stage
@@ -683,8 +684,13 @@ def _iou(a: list[float], b: list[float]) -> float:
 @pytest.mark.parametrize(
     ("count", "span", "iou"), [(40, 60, 0.45), (200, 60, 0.45), (300, 60, 0.5), (300, 400, 0.0), (450, 3, 0.5)]
 )
-def test_suppression_equals_the_greedy_definition(count: int, span: int, iou: float) -> None:
+@pytest.mark.parametrize("is_small", [False, True])
+def test_suppression_equals_the_greedy_definition(
+    count: int, span: int, iou: float, is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Few boxes, many, and many in one place take different ways; whole numbers give equal confidences and limits."""
+    if is_small:  # an OpenCV without its engine for networks
+        monkeypatch.setattr(detection, "_opencv_suppression", lambda: None)
     random = np.random.default_rng(5)
     corners = random.integers(-20, span, (count, 2))
     boxes = np.concatenate([corners, corners + random.integers(5, 30, (count, 2))], axis=1).astype(np.float32)

@@ -58,7 +58,8 @@ from edge_sdk_tools.runtime.recipe import (
     unneeded_sources,
 )
 
-_COMPILER = "aarch64-linux-gnu-"
+COMPILER = "aarch64-linux-gnu-"
+"""Prefix of the cross compiler's programs."""
 _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
@@ -124,7 +125,7 @@ def build_runtime(
         output.mkdir(parents=True, exist_ok=True)
         check_room(work, shutil.disk_usage(work).free)
         with locked(work):
-            steps = _Steps(work, on_progress)
+            steps = Steps(work, on_progress)
             return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
     except OSError as cause:
         what = "the disk is full; a runtime's build needs 3 GB" if is_full(cause) else cause.strerror or str(cause)
@@ -202,7 +203,7 @@ def check_programs() -> None:
     """Raise MissingDependencyError where a program is missing that a user must install."""
     missing = [
         package
-        for program, package in ((f"{_COMPILER}g++", "g++-aarch64-linux-gnu"), ("protoc", "protobuf-compiler"))
+        for program, package in ((f"{COMPILER}g++", "g++-aarch64-linux-gnu"), ("protoc", "protobuf-compiler"))
         if shutil.which(program) is None
     ]
     if missing:
@@ -223,7 +224,7 @@ def check_room(folder: Path, free_bytes: int) -> None:
         )
 
 
-class _Steps:
+class Steps:
     """Runs steps that an earlier build has not finished, and keeps their stamps and logs in `work`."""
 
     def __init__(self, work: Path, on_progress: OnProgress) -> None:
@@ -290,7 +291,7 @@ class _Build:
 
     def __init__(
         self,
-        steps: _Steps,
+        steps: Steps,
         needs: Needs,
         device: Target,
         python: str,
@@ -303,7 +304,7 @@ class _Build:
         self._downloads, self._made = steps.work / "downloads", steps.work / "made"
         self._objects = steps.work / f"build-cp{python.replace('.', '')}"
         self._headers, self._tools = self._downloads / f"python{python}", sources.tools_folder(self._downloads)
-        self._compiler = output_of([f"{_COMPILER}g++", "--version"]).splitlines()[0]
+        self._compiler = output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
 
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""
@@ -366,7 +367,7 @@ class _Build:
         objects.mkdir()
         _reduce(self._steps, tree, self._needs, objects)  # CMake wants to see the files
         toolchain, hook = objects / "toolchain.cmake", objects / "hook.cmake"
-        toolchain.write_text(TOOLCHAIN.format(compiler=_COMPILER))
+        toolchain.write_text(TOOLCHAIN.format(compiler=COMPILER))
         hook.write_text(HOOK)
         settings = {
             **FLAGS,
@@ -383,7 +384,7 @@ class _Build:
         if tree.dependencies:
             settings["FETCHCONTENT_FULLY_DISCONNECTED"] = "ON"
         if ccache := shutil.which("ccache"):
-            settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
+            settings |= {f"CMAKE_{language}COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
         command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
         command += ["--compile-no-warning-as-error", "-S", tree.root / "cmake", "-B", objects]
         command += [f"-D{name}={value}" for name, value in settings.items()]
@@ -397,7 +398,7 @@ class _Build:
         is_whole = False
         while not is_whole:
             self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
-            is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / LIBRARY, _COMPILER))
+            is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / LIBRARY, COMPILER))
 
     def _package(self, tree: sources.Tree, runtime_file: Path) -> None:
         made, needs = self._made, self._needs
@@ -406,7 +407,7 @@ class _Build:
         sets = [bundle.manifest.entry(OPERATORS_FILE) for bundle in needs.bundles]
         record = ReducedRuntime(needs.operators, tuple(sorted({entry.sha256 for entry in sets if entry})))
         library = self._objects / LIBRARY
-        wheel, sizes = write_wheel(tree, library, record, self._python, _COMPILER, self._tools, made)
+        wheel, sizes = write_wheel(tree, library, record, self._python, COMPILER, self._tools, made)
         runtime = Runtime(
             wheel=wheel.name,
             sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
@@ -431,7 +432,7 @@ class _Build:
             self._needs.operators,
             self._device,
             version=runtime.onnxruntime,
-            binutils=_COMPILER,
+            binutils=COMPILER,
             private=(self._steps.work, Path.home(), Path(sys.prefix), *self._given_folders()),
             downloads=self._downloads,
             on_progress=self._steps.on_progress,
@@ -456,7 +457,7 @@ def _check_format(tree: sources.Tree, needed: int) -> None:
         )
 
 
-def _reduce(steps: _Steps, tree: sources.Tree, needs: Needs, objects: Path) -> None:
+def _reduce(steps: Steps, tree: sources.Tree, needs: Needs, objects: Path) -> None:
     """Write the files that register kernels with those of the needed operators only, and what is not compiled then.
 
     Raises:

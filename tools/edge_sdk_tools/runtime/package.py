@@ -35,6 +35,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
 _UNUSED = re.compile(r"^@\w+@$", re.MULTILINE)  # places for an import of PyTorch and for flags of dlopen
 _SECTION = re.compile(r"^(\.\S+)\s+(\d+)\s+\d+$", re.MULTILINE)
 _SMALLEST_SECTION = 1000  # bytes; smaller ones are not listed
+_UNOPENED = re.compile(
+    r"/tests/|\.pyi$|\.(?:h|hpp|a|lib|pxd)$"
+    r"|^numpy/_core/(?:_simd|_\w+_tests)\.|^cv2/data/.*\.xml$"
+)
+SMALL_BUILD = "1small"
+"""Build tag of wheels whose libraries were compiled small (small.py)."""
 _TAG = re.compile(r"platform tag:\s*\"(\w+)\"")
 
 
@@ -104,15 +110,27 @@ def write_wheel(
     sections = _sections(output_of([f"{binutils}size", "-A", str(stripped)]))
     version, tag = f"{tree.version}.post1", f"cp{number}-cp{number}"
     loose = _write(folder, version, f"{tag}-linux_aarch64", files, python)
-    found = _TAG.search(output_of([sys.executable, "-m", "auditwheel", "show", str(loose)], PYTHONPATH=str(tools)))
-    if found is None:
-        raise EdgeError(f"{loose.name}: auditwheel finds no platform on which it runs")
-    wheel = _write(folder, version, f"{tag}-{found[1]}", files, python)
+    wheel = _write(folder, version, f"{tag}-{platform_of(loose, tools)}", files, python)
     loose.unlink()
     unpacked = sum(map(len, files.values()))
     sizes = Sizes(wheel.stat().st_size, unpacked, stripped.stat().st_size, sections)
     stripped.unlink()
     return wheel, sizes
+
+
+def platform_of(wheel: Path, tools: Path) -> str:
+    """Return the oldest platform tag that auditwheel, in `tools`, allows a wheel; raise EdgeError if there is none."""
+    found = _TAG.search(output_of([sys.executable, "-m", "auditwheel", "show", str(wheel)], PYTHONPATH=str(tools)))
+    if found is None:
+        raise EdgeError(f"{wheel.name}: auditwheel finds no platform on which it runs")
+    return found[1]
+
+
+def needed_files(wheel: Path) -> dict[str, bytes]:
+    """Return the files of a wheel by path, without those that no device opens: tests, stubs, headers."""
+    with zipfile.ZipFile(wheel) as archive:
+        every = [entry for entry in archive.infolist() if not entry.is_dir()]
+        return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
 
 
 def output_of(command: list[str], **environment: str) -> str:

@@ -156,9 +156,9 @@ def prove(
     counter = set_up(on_progress=lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="edge-sdk-prove-") as scratch:
         folder = Path(scratch)
-        reduced = _board(counter, wheel, folder / "reduced", version)
+        reduced = board_with(counter, [wheel], folder / "reduced", version)
         [same] = download_wheels([f"onnxruntime=={version}"], counter.recipe.python, downloads)
-        stock = _board(counter, same, folder / "stock", version)
+        stock = board_with(counter, [same], folder / "stock", version)
         refusals = _refusals(reduced, operators, device, folder)
         models = [(b.with_primary(v.file), v.file) for b in bundles for v in b.manifest.variants]
         replays = list[Replayed]()
@@ -221,25 +221,27 @@ def check_leaks(wheel: Path, private: Sequence[Path]) -> None:
                     raise IncompatibleError(f"{wheel.name}: {name} contains the path {folder}")
 
 
-def _board(counter: Counter, wheel: Path, folder: Path, version: str) -> Counter:
-    """Make a board like that of `counter` with the ONNX Runtime of a wheel."""
+def board_with(counter: Counter, wheels: Sequence[Path], folder: Path, version: str = "") -> Counter:
+    """Make a board like that of `counter` with these wheels in place of its own, and with its numpy unless given."""
     folder.mkdir()
     for name in _SHARED:
         (folder / name).symlink_to(counter.folder / name)
-    board = Counter(folder, msgspec.structs.replace(counter.recipe, onnxruntime=version))
-    unpack_wheels([wheel], board.site)
-    for path in counter.site.glob("numpy*"):
-        (board.site / path.name).symlink_to(path)
+    board = Counter(folder, msgspec.structs.replace(counter.recipe, onnxruntime=version or counter.recipe.onnxruntime))
+    unpack_wheels(wheels, board.site)
+    if not (board.site / "numpy").is_dir():
+        for path in counter.site.glob("numpy*"):
+            (board.site / path.name).symlink_to(path)
     return board
 
 
-def _python(board: Counter, cpu: Cpu, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(board: Counter, cpu: Cpu, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in Python on a board."""
     command = [*board.board_python(cpu), "-c", code, *arguments]
     return run_program(command, timeout_s=_SECONDS, cwd="/", env=board.environment)
 
 
 def _runs(board: Counter, cpu: Cpu) -> bool:
-    return _python(board, cpu, "import onnxruntime").returncode == 0
+    return run_python(board, cpu, "import onnxruntime").returncode == 0
 
 
 def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: Path) -> tuple[str, ...]:
@@ -256,7 +258,7 @@ def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: 
     converted = convert(strange, device, work).model
     words = []
     for path, expected in ((strange, "ONNX"), (converted, stranger)):
-        done = _python(board, "cortex-a72", _LOAD, str(path))
+        done = run_python(board, "cortex-a72", _LOAD, str(path))
         line = last_words(done.stderr)
         if done.returncode != 1 or expected not in line:
             raise IncompatibleError(f"{path.name} should be refused with the word {expected!r}, got: {line}")
@@ -324,7 +326,7 @@ def _starts(reduced: Counter, stock: Counter, other: Counter, model: Path) -> tu
 
 
 def _marks(board: Counter, cpu: Cpu, model: Path) -> list[tuple[float, float]]:
-    done = _python(board, cpu, _STARTUP, str(model))
+    done = run_python(board, cpu, _STARTUP, str(model))
     if done.returncode:
         line = last_words(done.stderr)
         raise EdgeError(f"{model.name}: the emulated {cpu} ended with {done.returncode}: {line}")

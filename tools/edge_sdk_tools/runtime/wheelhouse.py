@@ -25,16 +25,13 @@ from edge_sdk.core.errors import IncompatibleError, OutputError, UsageError, fir
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
 from edge_sdk_tools.bundle_folder import is_full
-from edge_sdk_tools.runtime.package import pack_wheel
+from edge_sdk_tools.runtime.package import needed_files, pack_wheel
 
 REQUIREMENTS = "requirements.txt"
 _BUILD = "1edge"
-_UNOPENED = re.compile(
-    r"/tests/|\.pyi$|\.(?:h|hpp|a|lib|pxd)$"
-    r"|^numpy/_core/(?:_simd|_\w+_tests)\.|^cv2/data/.*\.xml$"
-)
 _OF_RUNTIME = re.compile(r"onnxruntime(?![\w.-])", re.IGNORECASE)
-_STRIPPED = ("numpy", "opencv_python_headless")
+_SMALL = ("numpy", "opencv_python_headless")
+_RUNTIME = "onnxruntime"
 _LONGEST_RECORD = 1 << 20  # bytes that are read of what a reduced runtime says of itself; one has some thousands
 
 
@@ -59,7 +56,7 @@ def make_wheelhouse(
     wheel: Path,
     output: Path,
     *,
-    runtime: Path | None = None,
+    replaced: Sequence[Path] = (),
     constraints: Path | None = None,
 ) -> list[Gathered]:
     """Gather the wheels for devices of a target that run these bundles; return them, the largest first.
@@ -69,8 +66,8 @@ def make_wheelhouse(
         target: name or file of the device.
         wheel: file of edge-sdk's wheel, as `make wheel` writes it.
         output: folder that does not exist yet.
-        runtime: file of a reduced ONNX Runtime's wheel, in place of the stock one.
-        constraints: file with pip's constraints; what it says of onnxruntime does not count with `runtime`.
+        replaced: files of wheels in place of the stock ones: a reduced ONNX Runtime, a small OpenCV and numpy.
+        constraints: file with pip's constraints; what it says of onnxruntime does not count with a reduced one.
 
     Raises:
         UsageError: a file is no wheel, or not for this target; or `output` exists.
@@ -90,8 +87,13 @@ def make_wheelhouse(
                 f"{device.machine}; build it with --target {device.name} first"
             )
     _read_wheel(wheel, "edge_sdk", device)
-    if runtime:  # before anything is fetched
-        _check_bundles(opened, device, _read_wheel(runtime, "onnxruntime", device))
+    runtime = False
+    for path in replaced:  # before anything is fetched
+        name = path.name.split("-")[0]
+        found = _read_wheel(path, name if name in _SMALL else _RUNTIME, device)
+        if name not in _SMALL:
+            runtime = True
+            _check_bundles(opened, device, found)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
@@ -100,7 +102,7 @@ def make_wheelhouse(
             made.mkdir()
             operators = {name for bundle in opened for name in bundle.manifest.operators}
             extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
-            _fetch(device, [wheel, *([runtime] if runtime else [])], extra, constraints, fetched)
+            _fetch(device, [wheel, *replaced], extra, constraints, fetched, keeps_runtime=not runtime)
             if not runtime:
                 stock = next(fetched.glob("onnxruntime-*.whl"))
                 _check_bundles(opened, device, _read_wheel(stock, "onnxruntime", device))
@@ -150,12 +152,18 @@ def _check_bundles(bundles: Sequence[Bundle], device: Target, runtime: _Runtime)
 
 
 def _fetch(
-    device: Target, wheels: Sequence[Path], requirements: Sequence[str], constraints: Path | None, folder: Path
+    device: Target,
+    wheels: Sequence[Path],
+    requirements: Sequence[str],
+    constraints: Path | None,
+    folder: Path,
+    *,
+    keeps_runtime: bool,
 ) -> None:
     """Have pip fetch requirements, these wheels, and what they need."""
     glibc, machine = device.wheel_platform.removeprefix("manylinux_2_").split("_", 1)
     tags = platforms(machine, int(glibc))
-    # A reduced runtime may want a newer C library than the target's wheels: it was proved on that of the target.
+    # What was compiled may want a newer C library than the target's wheels: it was proved on that of the target.
     tags += [wheel.stem.rsplit("-", 1)[1] for wheel in wheels if wheel.stem.endswith(machine)]
     arguments = [*map(str, wheels), *requirements]
     if constraints:
@@ -164,7 +172,7 @@ def _fetch(
         except (OSError, UnicodeDecodeError) as cause:
             raise UsageError(f"{constraints}: cannot be read: {first_line(cause)}") from cause
         own = folder.parent / "constraints.txt"
-        own.write_text("".join(line for line in lines if len(wheels) == 1 or not _OF_RUNTIME.match(line)))
+        own.write_text("".join(line for line in lines if keeps_runtime or not _OF_RUNTIME.match(line)))
         arguments.append(f"--constraint={own}")
     fetch_wheels(arguments, device.python, tags, folder)
 
@@ -173,12 +181,11 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
     """Write a wheel into a folder, without what no device opens."""
     name, version, *rest = wheel.name.split("-")
     made, left_out = folder / wheel.name, 0
-    if name in _STRIPPED and len(rest) == 3:  # it has no build tag of its own
+    if name in _SMALL and len(rest) == 3:  # it has no build tag of its own
         made = folder / "-".join((name, version, _BUILD, *rest))
+        files = needed_files(wheel)
         with zipfile.ZipFile(wheel) as archive:
-            every = [entry for entry in archive.infolist() if not entry.is_dir()]
-            files = {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
-        left_out = sum(entry.file_size for entry in every if entry.filename not in files)
+            left_out = sum(entry.file_size for entry in archive.infolist() if entry.filename not in files)
         about = f"{name}-{version}.dist-info/WHEEL"
         if about not in files:
             raise UsageError(f"{wheel.name}: no wheel, {about} is missing; the package index gave it")

@@ -1,0 +1,441 @@
+"""Compile an OpenCV and a numpy that have what edge-sdk calls on a device: `edge-sdk runtime minimal`.
+
+    download ─▶ configure ─▶ compile ─▶ package ─▶ prove
+                (CMake, Meson)  (Ninja)
+
+The stock wheels bring FFmpeg, OpenBLAS and an engine for neural networks, 120 of their 136 MB. A small wheel is the
+stock one of the same version with other libraries in it: pip takes it for that version, and every Python file is the
+stock one's. The steps are those of `build.py`, as are stamps, logs and resuming.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import msgspec
+import numpy as np
+
+from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError, UsageError
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu
+from edge_sdk_tools.arm_cost.installation import download_wheels, locked, set_up
+from edge_sdk_tools.bundle_folder import is_full
+from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.packages import cache_folder, last_words
+from edge_sdk_tools.runtime import sources
+from edge_sdk_tools.runtime.build import COMPILER, Steps, check_programs
+from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of
+from edge_sdk_tools.runtime.prove import board_with, check_leaks, run_python
+from edge_sdk_tools.runtime.recipe import TOOLCHAIN
+
+
+class Package(NamedTuple):
+    """A package that is compiled small.
+
+    Attributes:
+        name, version: on the package index, the name as in the names of its files.
+        sha256: of its source archive there, in hex.
+        folder: of the libraries that are left out, inside the stock wheel.
+    """
+
+    name: str
+    version: str
+    sha256: str
+    folder: str
+
+    @property
+    def archive(self) -> str:
+        """File name of the source archive."""
+        return f"{self.name}-{self.version}.tar.gz"
+
+
+OPENCV = Package(
+    "opencv_python_headless",
+    "5.0.0.93",
+    "b82f9831daab90b725c7c1ee1b36cb5732c367096ac76d119e64e14eb70d5f3c",
+    "opencv_python_headless.libs",
+)
+NUMPY = Package("numpy", "2.4.6", "f3a3570c4a2a16746ac2c31a7c7c7b0c186b95ce902e33db6f28094ed7387dda", "numpy.libs")
+PACKAGES = (OPENCV, NUMPY)
+
+# Cameras of V4L2 and pictures are all that is left of input. CMake's own defaults are kept otherwise.
+OPENCV_FLAGS = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "BUILD_LIST": "core,imgproc,imgcodecs,videoio,geometry,python3",
+    "BUILD_SHARED_LIBS": "OFF",
+    "PYTHON3_LIMITED_API": "ON",
+    "CPU_BASELINE": "NEON",
+    "CPU_DISPATCH": "",
+    **{f"BUILD_{name}": "ON" for name in ("ZLIB", "PNG", "JPEG", "WEBP")},
+    **{f"BUILD_{name}": "OFF" for name in ("TESTS", "PERF_TESTS", "JAVA", "opencv_apps")},
+    **{
+        f"WITH_{name}": "OFF"
+        for name in (
+            *("FFMPEG", "GSTREAMER", "OPENCL", "PROTOBUF", "FLATBUFFERS", "LAPACK", "EIGEN", "ITT", "KLEIDICV", "1394"),
+            *("TIFF", "OPENEXR", "JASPER", "OPENJPEG", "AVIF", "IMGCODEC_HDR", "IMGCODEC_SUNRASTER", "IMGCODEC_PFM"),
+        )
+    },
+    "OPENCV_GENERATE_PKGCONFIG": "OFF",
+    "CV_TRACE": "OFF",
+}
+NUMPY_FLAGS = ("-Dbuildtype=release", "-Dblas=none", "-Dlapack=none", "-Dallow-noblas=true")
+
+_CROSS = """\
+[binaries]
+c = [{launcher}'{compiler}gcc']
+cpp = [{launcher}'{compiler}g++']
+ar = '{compiler}ar'
+strip = '{compiler}strip'
+python = '{python}'
+cython = ['{python}', '-m', 'cython']
+[built-in options]
+c_args = [{flags}]
+cpp_args = [{flags}]
+[properties]
+longdouble_format = 'IEEE_QUAD_LE'
+[host_machine]
+system = 'linux'
+cpu_family = 'aarch64'
+cpu = 'aarch64'
+endian = 'little'
+"""
+# Meson asks the Python that it runs in where headers are and how extensions are called.
+_PRETENDED = """\
+import sysconfig
+found, paths = sysconfig.get_config_vars(), sysconfig.get_paths
+found["EXT_SUFFIX"] = ".cpython-{number}-aarch64-linux-gnu.so"
+sysconfig.get_paths = lambda *a, **k: {{**paths(*a, **k), "include": {include!r}, "platinclude": {include!r}}}
+"""
+
+# What a device calls, on one picture; each result, and the least CPU time of five.
+_CALLS = """
+import json, resource, sys, time
+import numpy as np
+began = time.process_time()
+import cv2
+took = {"import": time.process_time() - began}
+cv2.setNumThreads(1)
+picture = np.load(sys.argv[1])
+jpeg = cv2.imencode(".jpg", picture)[1]
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+gray = cv2.cvtColor(picture, cv2.COLOR_BGR2GRAY)
+turn = np.float32([[0.3, 0.05, 3], [-0.05, 0.3, 4]])
+table = np.arange(255, -1, -1, np.uint8)
+wide = np.linspace(-4, 4, 32 * 6400, dtype=np.float32).reshape(32, 6400)
+def outlines():
+    found = cv2.findContours((gray > 128).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)[0]
+    return np.float64([(cv2.contourArea(one), *cv2.minAreaRect(one)[0]) for one in found[:50]])
+def drawn():
+    image = picture.copy()
+    cv2.rectangle(image, (20, 30), (300, 200), (0, 255, 0), 2, cv2.LINE_AA)
+    cv2.putText(image, "person 91%", (20, 28), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (0, 0, 0), 1, cv2.LINE_AA)
+    cv2.fillPoly(image, [np.int32([[9, 9], [90, 20], [40, 80]])], (1, 2, 3))
+    return image
+calls = {
+    "decode": lambda: cv2.imdecode(jpeg, cv2.IMREAD_COLOR),
+    "encode": lambda: cv2.imencode(".jpg", picture)[1],
+    "resize": lambda: cv2.resize(picture, (224, 224), interpolation=cv2.INTER_LINEAR),
+    "shrink": lambda: cv2.resize(picture, (224, 224), interpolation=cv2.INTER_AREA),
+    "warp": lambda: cv2.warpAffine(picture, turn, (320, 320), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE),
+    "colour": lambda: cv2.cvtColor(picture, cv2.COLOR_BGR2RGB),
+    "gray": lambda: gray,
+    "table": lambda: cv2.LUT(picture, table),
+    "rotate": lambda: cv2.rotate(picture, cv2.ROTATE_90_CLOCKWISE),
+    "draw": drawn,
+    "outlines": outlines,
+    "product": lambda: wide[:8, :32] @ wide,
+    "sigmoid": lambda: 1 / (1 + np.exp(-wide)),
+    "order": lambda: np.argsort(wide[:, ::-1], axis=None, kind="stable"),
+}
+results = {}
+for name, call in calls.items():
+    spent = []
+    for _ in range(5):
+        began = time.process_time()
+        results[name] = call()
+        spent.append(time.process_time() - began)
+    took[name] = min(spent)
+np.savez(sys.argv[2], **results)
+print(json.dumps([took, memory]))
+"""
+_LEVELS = 1  # by which a resized or warped picture may differ; the stock wheel rounds in other steps there
+_ROUNDED = ("resize", "shrink", "warp", "gray")
+_RELATIVE = 1e-5  # of floating-point results
+
+
+class SmallWheel(msgspec.Struct, frozen=True):
+    """One wheel: its file name, SHA-256 in hex, and what it and the stock one unpack to, in bytes."""
+
+    file: str
+    sha256: str
+    unpacked: int
+    stock_unpacked: int
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What a device calls, on one emulated core, with the small and the stock wheels.
+
+    Attributes:
+        cpu_s, stock_cpu_s: least CPU seconds of the emulator by call.
+        difference: the largest between both results by call.
+        peak_mb, stock_peak_mb: resident memory with both packages imported, MB of 1e6 bytes.
+    """
+
+    core: str
+    cpu_s: dict[str, float]
+    stock_cpu_s: dict[str, float]
+    difference: dict[str, float]
+    peak_mb: float
+    stock_peak_mb: float
+
+
+class SmallBuild(msgspec.Struct, frozen=True):
+    """What was made: the folder, its wheels, how they compare, and what an earlier build had finished."""
+
+    output: Path
+    wheels: tuple[SmallWheel, ...]
+    compared: tuple[Compared, ...]
+    remembered: tuple[str, ...]
+    took: dict[str, tuple[float, float]]
+
+
+def build_small(target: str, output: Path, *, jobs: int | None = None, on_progress: OnProgress = silent) -> SmallBuild:
+    """Compile, package and prove a small OpenCV and numpy.
+
+    Args:
+        target: name or file of the device, an aarch64 one.
+        output: folder for the wheels and small.json.
+        jobs: compilers at once; one for each CPU by default.
+        on_progress: called with a step, how much of it is done, and how much there is.
+
+    Raises:
+        UsageError: the target is of another kind, or `output` a file.
+        IncompatibleError: the small wheels give other results than the stock ones.
+        MissingDependencyError: a program is missing, or something cannot be fetched.
+        OutputError: the disk is full, or a folder cannot be written.
+        EdgeError: CMake, Meson or the compiler failed; with the last lines of what it said.
+    """
+    device = load_target(target)
+    if device.machine != "aarch64":
+        raise UsageError(f"target {device.name} is {device.machine}; small packages are built for aarch64 only")
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: a file, expected a folder")
+    check_programs()
+    work = cache_folder() / "runtime"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        output.mkdir(parents=True, exist_ok=True)
+        with locked(work):
+            return _Build(Steps(work, on_progress), device, jobs or os.cpu_count() or 1).run(output)
+    except OSError as cause:
+        what = "the disk is full; small packages need 3 GB" if is_full(cause) else cause.strerror or str(cause)
+        raise OutputError(f"{cause.filename or work}: {what}") from cause
+
+
+class _Build:
+    """The steps of one build, in the order in which `run` takes them."""
+
+    def __init__(self, steps: Steps, device: Target, jobs: int) -> None:
+        self._steps, self._device, self._jobs = steps, device, jobs
+        self._downloads, self._made = steps.work / "downloads", steps.work / "small"
+        self._headers = self._downloads / f"python{device.python}" / "usr" / "include"
+        self._tools = sources.tools_folder(self._downloads)
+        self._trees = {package.name: steps.work / f"source-{package.name}" for package in PACKAGES}
+        self._objects = {package.name: steps.work / f"build-{package.name}" for package in PACKAGES}
+        number = device.python.replace(".", "")
+        self._suffix = f".cpython-{number}-aarch64-linux-gnu.so"
+
+    def run(self, output: Path) -> SmallBuild:
+        """Do what no earlier build has finished, and copy what it made into `output`."""
+        do, python = self._steps.do, self._device.python
+        compiler = output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
+        settings = (PACKAGES, OPENCV_FLAGS, NUMPY_FLAGS, _CROSS, python, compiler, np.__version__)
+        do("small-download", (PACKAGES, python, self._tools), self._stock(NUMPY).parent, self._download)
+        sources.check_python_headers(self._headers.parents[1], python)
+        for package, configure in ((OPENCV, self._configure_opencv), (NUMPY, self._configure_numpy)):
+            objects = self._objects[package.name]
+            fresh, compiled = partial(self._fresh, package, configure), partial(self._compile, package)
+            do(f"{package.name}-configure", settings, objects / "build.ninja", fresh)
+            do(f"{package.name}-compile", settings, objects / "compiled", compiled)
+        record = self._made / "small.json"
+        do("small-package", settings, record, lambda: self._package(record))
+        wheels = msgspec.json.decode(record.read_bytes(), type=tuple[SmallWheel, ...])
+        proof = self._made / "small-proof.json"
+        do("small-prove", (wheels, _CALLS), proof, lambda: self._prove(wheels, proof))
+        for path in self._made.iterdir():
+            shutil.copyfile(path, output / path.name)
+        compared = msgspec.json.decode(proof.read_bytes(), type=tuple[Compared, ...])
+        return SmallBuild(output, wheels, compared, tuple(self._steps.remembered), self._steps.took)
+
+    def _stock(self, package: Package) -> Path:
+        """Return the file of the stock wheel, or a file that is not there."""
+        folder = self._downloads / "stock"
+        return next(folder.glob(f"{package.name}-{package.version}-*.whl"), folder / "none" / "none")
+
+    def _download(self) -> None:
+        self._downloads.mkdir(exist_ok=True)
+        sources.fetch_tools(self._downloads)
+        sources.fetch_python_headers(self._device.python, self._downloads)
+        for package in PACKAGES:
+            sources.fetch_archive(
+                f"{package.name}=={package.version}", package.archive, package.sha256, self._downloads
+            )
+        wanted = [f"{package.name}=={package.version}" for package in PACKAGES]
+        download_wheels(wanted, self._device.python, self._downloads / "stock")
+
+    def _fresh(self, package: Package, configure: Callable[[Path, Path], None]) -> None:
+        tree, objects = self._trees[package.name], self._objects[package.name]
+        for folder in (tree, objects):
+            shutil.rmtree(folder, ignore_errors=True)
+        sources.unpack_source(self._downloads / package.archive, tree)
+        objects.mkdir()
+        configure(tree, objects)
+
+    def _flags(self, package: Package) -> list[str]:
+        # The wheels must not name folders of this machine; of several that match, the last one counts.
+        folders = (self._steps.work, self._objects[package.name], self._trees[package.name])
+        maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in zip(folders, "wbs", strict=True)]
+        include = self._headers / f"python{self._device.python}"
+        return [*maps, f"-I{include}", "-isystem", str(self._headers)]
+
+    def _configure_opencv(self, tree: Path, objects: Path) -> None:
+        toolchain = objects / "toolchain.cmake"
+        toolchain.write_text(TOOLCHAIN.format(compiler=COMPILER))
+        include = self._headers / f"python{self._device.python}"
+        settings = {
+            **OPENCV_FLAGS,
+            "CMAKE_TOOLCHAIN_FILE": toolchain,
+            "CMAKE_MAKE_PROGRAM": self._tools / "bin" / "ninja",
+            **{f"CMAKE_{language}_FLAGS": " ".join(self._flags(OPENCV)) for language in ("C", "CXX")},
+            "OPENCV_DOWNLOAD_PATH": objects / "none",
+            "OPENCV_PYTHON3_INSTALL_PATH": "python",
+            "PYTHON3_EXECUTABLE": sys.executable,
+            "PYTHON3_INCLUDE_PATH": include,
+            "PYTHON3_INCLUDE_DIR": include,
+            "PYTHON3_NUMPY_INCLUDE_DIRS": np.get_include(),
+        }
+        command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
+        command += ["-S", tree / "opencv", "-B", objects, *(f"-D{name}={value}" for name, value in settings.items())]
+        self._steps.run(f"{OPENCV.name}-configure", command, objects, PYTHONPATH=str(self._tools))
+        # What OpenCV says of its build names folders of this machine.
+        said_of_itself = objects / "modules" / "core" / "version_string.inc"
+        text = said_of_itself.read_text(encoding="utf-8")
+        for folder in (self._steps.work, Path(sys.prefix), Path(sys.base_prefix), Path.home()):
+            text = text.replace(str(folder), "")
+        said_of_itself.write_text(text, encoding="utf-8")
+
+    def _configure_numpy(self, tree: Path, objects: Path) -> None:
+        number, include = self._device.python.replace(".", ""), self._headers / f"python{self._device.python}"
+        (objects / "sitecustomize.py").write_text(_PRETENDED.format(number=number, include=str(include)))
+        python = objects / "python"
+        python.write_text(f'#!/bin/sh\nPYTHONPATH="{objects}:{self._tools}" exec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+        cross = objects / "cross.ini"
+        flags = ", ".join(f"'{flag}'" for flag in self._flags(NUMPY))
+        launcher = "'ccache', " if shutil.which("ccache") else ""
+        cross.write_text(_CROSS.format(compiler=COMPILER, python=python, flags=flags, launcher=launcher))
+        meson = tree / "vendored-meson" / "meson" / "meson.py"
+        command: list[str | Path] = [sys.executable, meson, "setup", objects, tree, "--cross-file", cross, *NUMPY_FLAGS]
+        self._steps.run(f"{NUMPY.name}-configure", command, objects, **self._with_tools())
+
+    def _with_tools(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(self._tools), "PATH": f"{self._tools / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+    def _compile(self, package: Package) -> None:
+        objects = self._objects[package.name]
+        targets = ["opencv_python3"] if package is OPENCV else []
+        command = [str(self._tools / "bin" / "ninja"), f"-j{self._jobs}", *targets]
+        self._steps.run(f"{package.name}-compile", command, objects, **self._with_tools())
+        (objects / "compiled").touch()
+
+    def _package(self, record: Path) -> None:
+        shutil.rmtree(self._made, ignore_errors=True)
+        self._made.mkdir()
+        wheels = [self._wheel(package) for package in PACKAGES]
+        record.write_bytes(msgspec.json.format(msgspec.json.encode(wheels), indent=2) + b"\n")
+
+    def _wheel(self, package: Package) -> SmallWheel:
+        """Write the stock wheel with the compiled libraries in place of its own."""
+        stock, objects = self._stock(package), self._objects[package.name]
+        files = {name: data for name, data in needed_files(stock).items() if not name.startswith(f"{package.folder}/")}
+        for name in [name for name in files if name.endswith(".so")]:
+            files[name] = self._stripped(next(objects.rglob(Path(name).name)))
+        if package is NUMPY:  # what it says of its build is the small one's
+            text = (objects / "numpy" / "__config__.py").read_text(encoding="utf-8")
+            files["numpy/__config__.py"] = text.replace(str(objects), "").encode()
+        tag = stock.stem.split("-", 2)[2].rsplit("-", 1)[0]
+        about = f"{'-'.join(stock.name.split('-')[:2])}.dist-info/WHEEL"
+        kept = [line for line in files[about].decode().splitlines() if line and not line.startswith(("Tag:", "Build:"))]
+
+        def write(platform: str) -> Path:
+            files[about] = "\n".join([*kept, f"Tag: {tag}-{platform}", f"Build: {SMALL_BUILD}", ""]).encode()
+            name = "-".join((*stock.name.split("-")[:2], SMALL_BUILD, tag, f"{platform}.whl"))
+            pack_wheel(self._made / name, files)
+            return self._made / name
+
+        loose = write("linux_aarch64")
+        wheel = write(platform_of(loose, self._tools))
+        loose.unlink()
+        check_leaks(wheel, (self._steps.work, Path.home(), Path(sys.prefix)))
+        with zipfile.ZipFile(stock) as archive:
+            before = sum(entry.file_size for entry in archive.infolist())
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        return SmallWheel(wheel.name, digest, sum(map(len, files.values())), before)
+
+    def _stripped(self, library: Path) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="edge-sdk-small-") as scratch:
+            stripped = Path(scratch) / library.name
+            output_of([f"{COMPILER}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
+            return stripped.read_bytes()
+
+    def _prove(self, wheels: tuple[SmallWheel, ...], proof: Path) -> None:
+        counter = set_up(on_progress=lambda *_: None)
+        with tempfile.TemporaryDirectory(prefix="edge-sdk-small-") as scratch:
+            folder = Path(scratch)
+            small = board_with(counter, [self._made / wheel.file for wheel in wheels], folder / "small")
+            stock = board_with(counter, [self._stock(package) for package in PACKAGES], folder / "stock")
+            picture = folder / "picture.npy"
+            noise = np.random.default_rng(0).integers(0, 256, (45, 80, 3), np.uint8)
+            np.save(picture, cv2.resize(noise, (1280, 720), interpolation=cv2.INTER_CUBIC))
+            compared = []
+            for number, core in enumerate(CPUS):
+                self._steps.on_progress("small-prove", number, len(CPUS))
+                compared.append(_compare(small, stock, core, picture, folder))
+        proof.write_bytes(msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
+
+
+def _compare(small: Counter, stock: Counter, core: Cpu, picture: Path, folder: Path) -> Compared:
+    """Run what a device calls with both; raise IncompatibleError where the results differ by more than rounding."""
+    said_by, results = [], []
+    for name, board in (("small", small), ("stock", stock)):
+        file = folder / f"{name}-{core}.npz"
+        done = run_python(board, core, _CALLS, str(picture), str(file))
+        if done.returncode:
+            line = last_words(done.stderr)
+            raise EdgeError(f"the {name} packages on an emulated {core} ended with {done.returncode}: {line}")
+        said_by.append(json.loads(done.stdout))
+        results.append(dict(np.load(file)))
+    differences = {}
+    for name, expected in results[1].items():
+        got = results[0][name]
+        if got.shape != expected.shape:
+            raise IncompatibleError(f"{name} on an emulated {core}: a result of {got.shape}, stock {expected.shape}")
+        differences[name] = float(np.abs(got.astype(np.float64) - expected).max(initial=0))
+        most = _LEVELS if name in _ROUNDED else 0 if expected.dtype.kind in "ui" else _RELATIVE * np.abs(expected).max()
+        if differences[name] > most:
+            raise IncompatibleError(
+                f"{name} on an emulated {core}: differs by {differences[name]:g} from the stock one"
+            )
+    (cpu_s, peak), (stock_cpu_s, stock_peak) = said_by
+    return Compared(core, cpu_s, stock_cpu_s, differences, peak * 1024 / 1e6, stock_peak * 1024 / 1e6)
