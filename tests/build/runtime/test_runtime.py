@@ -530,7 +530,11 @@ def test_a_wheelhouse_with_the_stock_runtime_compares_it_with_the_bundle_s_range
     operators = ("ai.onnx.contrib:Inverse", *Bundle.open(bundle).manifest.operators)
     contrib = pi_bundle(tmp_path / "b.edge", made["classifier"], operators=operators)
     assert "onnxruntime-extensions" in cli(8, *command, tmp_path / "second", contrib).err
-    next(index.folder.glob("numpy*")).unlink()
+    numpy = next(index.folder.glob("numpy*"))
+    with zipfile.ZipFile(numpy, "a") as archive:
+        archive.writestr("numpy/../../x", b"")
+    assert "lies outside of it" in cli(2, *command, tmp_path / "second").err
+    numpy.unlink()
     assert "numpy" in cli(8, *command, tmp_path / "second").err
 
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +60,8 @@ from edge_sdk_tools.runtime.recipe import (
 
 COMPILER = "aarch64-linux-gnu-"
 """Prefix of the cross compiler's programs."""
+COMPILERS = {f"{COMPILER}g++": "g++-aarch64-linux-gnu"}
+"""The compiler, and Debian's package that has it."""
 _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
@@ -118,7 +120,7 @@ def build_runtime(
     if wrong := [definition for definition in definitions if "=" not in definition]:
         raise UsageError(f"--cmake {wrong[0]}: expected NAME=VALUE")
     needs = read_needs(bundles, device)
-    check_programs()
+    check_programs({**COMPILERS, "protoc": "protobuf-compiler"})
     work = cache_folder() / "runtime"
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -199,17 +201,15 @@ def _check_bundle(bundle: Bundle, device: Target) -> None:
         raise IncompatibleError(f"{bundle.path}: {files[0]} is not in ORT format, all that a reduced runtime reads")
 
 
-def check_programs() -> None:
-    """Raise MissingDependencyError where a program is missing that a user must install."""
-    missing = [
-        package
-        for program, package in ((f"{COMPILER}g++", "g++-aarch64-linux-gnu"), ("protoc", "protobuf-compiler"))
-        if shutil.which(program) is None
-    ]
+def check_programs(programs: Mapping[str, str]) -> None:
+    """Raise MissingDependencyError where a program is missing that a user must install, by the package that has it."""
+    missing = [package for program, package in programs.items() if shutil.which(program) is None]
     if missing:
         raise MissingDependencyError(
             f"{' and '.join(missing)}: not installed, needed to compile; sudo apt-get install {' '.join(missing)}"
         )
+    if "protoc" not in programs:
+        return
     said = run_program(["protoc", "--version"]).stdout.split()
     if not said or not said[-1].startswith(f"{PROTOC}."):
         found = said[-1] if said else "none"

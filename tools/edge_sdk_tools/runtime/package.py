@@ -19,7 +19,7 @@ import msgspec
 
 import edge_sdk
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
-from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.errors import EdgeError, UsageError
 from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.runtime.sources import Component, Tree
 
@@ -127,9 +127,15 @@ def platform_of(wheel: Path, tools: Path) -> str:
 
 
 def needed_files(wheel: Path) -> dict[str, bytes]:
-    """Return the files of a wheel by path, without those that no device opens: tests, stubs, headers."""
+    """Return the files of a wheel by path, without those that no device opens: tests, stubs, headers.
+
+    Raises:
+        UsageError: a file lies outside of the wheel.
+    """
     with zipfile.ZipFile(wheel) as archive:
         every = [entry for entry in archive.infolist() if not entry.is_dir()]
+        if outside := [name for name in (e.filename for e in every) if name.startswith("/") or ".." in name.split("/")]:
+            raise UsageError(f"{wheel.name}: no wheel, {outside[0]} lies outside of it; the package index gave it")
         return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
 
 

@@ -34,7 +34,7 @@ from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.packages import cache_folder, last_words
 from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.build import COMPILER, Steps, check_programs
+from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, check_programs
 from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of
 from edge_sdk_tools.runtime.prove import board_with, check_leaks, run_python
 from edge_sdk_tools.runtime.recipe import TOOLCHAIN
@@ -231,7 +231,7 @@ def build_small(target: str, output: Path, *, jobs: int | None = None, on_progre
         raise UsageError(f"target {device.name} is {device.machine}; small packages are built for aarch64 only")
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: a file, expected a folder")
-    check_programs()
+    check_programs(COMPILERS)
     work = cache_folder() / "runtime"
     try:
         work.mkdir(parents=True, exist_ok=True)
