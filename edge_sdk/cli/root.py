@@ -44,7 +44,7 @@ _COMMANDS = {
     "demo": "The whole way on this machine: a detector, a video, a broker.",
     "keygen": "Make a key pair for signing bundles.",
     "sign": "Sign a bundle.",
-    "runtime": "Build a small ONNX Runtime that has what given bundles need.",
+    "runtime": "Build a small ONNX Runtime, OpenCV and numpy for a device.",
     "wheelhouse": "Gather the wheels that a device installs.",
     "arm-cost": "Count what an inference costs on an ARM board that is not here.",
     "targets": "List the devices that edge-sdk can build for.",

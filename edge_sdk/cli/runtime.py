@@ -19,12 +19,12 @@ _VERB = "runtime"
 @click.group(_VERB, invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Make a small ONNX Runtime for a device, from the bundles that it runs."""
+    """Build small packages for a device: an ONNX Runtime for its bundles, an OpenCV and a numpy."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-@command.command("build")
+@command.command("build", short_help="Build an ONNX Runtime that has what given bundles need.")
 @click.argument("bundles", metavar="BUNDLE...", type=PATH, nargs=-1, required=True)
 @click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
 @click.option("-o", "--output", type=PATH, required=True, help="Folder for the wheel, runtime.json, SBOM and proof.")
@@ -70,7 +70,7 @@ def _build(
         _show(built)
 
 
-@command.command("minimal")
+@command.command("minimal", short_help="Build an OpenCV without FFmpeg and a numpy without OpenBLAS.")
 @click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
 @click.option("-o", "--output", type=PATH, required=True, help="Folder for the wheels and what describes them.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once.  [default: one a core]")
