@@ -30,6 +30,7 @@ def command(ctx: click.Context) -> None:
 @click.option("-o", "--output", type=PATH, required=True, help="Folder for the wheel, runtime.json, SBOM and proof.")
 @click.option("--python", metavar="VERSION", help="Python on the device, such as 3.11.  [default: the target's]")
 @click.option("--source", type=PATH, help="Folder with a source of ONNX Runtime.  [default: fetched from Debian]")
+@click.option("--from-debian", is_flag=True, help="Fetch the sources from Debian, the default.")
 @click.option(
     "--cmake", "definitions", multiple=True, metavar="NAME=VALUE", help="A further definition for CMake. Repeatable."
 )
@@ -41,6 +42,7 @@ def _build(
     output: Path,
     python: str | None,
     source: Path | None,
+    from_debian: bool,
     definitions: tuple[str, ...],
     jobs: int | None,
     as_json: bool,
@@ -49,6 +51,8 @@ def _build(
 
     A first build takes half an hour on two cores; what is finished is kept in the cache for the next one.
     """
+    if from_debian and source is not None:
+        raise click.UsageError("--from-debian and --source exclude each other")
     with host_tools(f"`edge-sdk {_VERB}`"):
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.progress import StepProgress
