@@ -150,13 +150,15 @@ def _nanodet_parts(cells: int, classes: int, bins: int = 8) -> tuple[np.ndarray,
         # As many classes as bins, or as cells of NanoDet-Plus: the first are taken for scores.
         (32, [0, 3, 1, 4, 2, 5], False),
         (128, [0, 3, 1, 4, 2, 5], False),
+        (3, [*range(8)], True),  # PicoDet
     ],
 )
-def test_nanodet_finds_its_six_outputs_by_their_shapes(classes: int, order: list[int], batched: bool) -> None:
-    scores, sides = _nanodet_parts(126, classes)
-    outputs = [*np.split(scores, [96, 120]), *np.split(sides, [96, 120])]
+def test_nanodet_finds_its_outputs_by_their_shapes(classes: int, order: list[int], batched: bool) -> None:
+    strides, splits = ((8, 16, 32), [96, 120]) if len(order) == 6 else ((8, 16, 32, 64), [96, 120, 126])
+    scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), classes)
+    outputs = [*np.split(scores, splits), *np.split(sides, splits)]
     shuffled = [outputs[i][None] if batched else outputs[i] for i in order]
-    _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, (8, 16, 32), 0.5))
+    _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, strides, 0.5))
 
 
 @pytest.mark.parametrize(("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 10)])
