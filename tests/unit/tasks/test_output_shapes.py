@@ -95,6 +95,12 @@ def test_as_many_boxes_as_priors() -> None:
         ("nanodet", 3, [(1, 128, 34)], "the model has 2 classes (output 1x128x34, 34 = 32 + 2 for nanodet)"),
         ("centerface", 2, FACES, "the model has 1 class "),
         ("ssd", 81, [(1, 9, 4), (1, 9, 81)], 'is the first line "background"? Then take it out, ssd'),
+        (
+            "ssd",
+            3,
+            [(1, 9, 4), (1, 9, 3)],
+            "is no score the background's? Then set background_class = false under [det",
+        ),
         ("ssd", 82, [(1, 9, 4), (1, 9, 81)], "81 = 1 + 80 for ssd); expected one line a class, in output order"),
         ("classification softmax", 1000, [(1, 1001)], 'is the first class "background"? Then it needs a line of its '),
         ("classification logits", 1002, [(1, 1001)], "1002 lines, the model has 1001 classes (output 1x1001); is the"),
