@@ -41,6 +41,7 @@ from edge_sdk.core.toml import (
     read_document,
     shown,
     value_problems,
+    without_problems,
 )
 from edge_sdk.messages.schema import SNAPSHOTS, Channel, check_name
 from edge_sdk.outbox.event import OutboxConfig, OutboxSettings
@@ -96,7 +97,11 @@ def read_config(path: Path) -> Config:
     except msgspec.ValidationError:
         # Values that are wrong by themselves, or else those that are wrong beside the values of [defaults].
         wrong = first_lines(
-            chain(found, first_lines(problems(public, Config)) or problems(_with_defaults(public), Config))
+            chain(
+                found,
+                first_lines(problems(public, Config)) or problems(_with_defaults(public), Config),
+                _broken_rules_beside(_with_defaults(public), path.parent),
+            )
         )
     else:
         wrong = first_lines(chain(found, _broken_rules(config)))
@@ -286,6 +291,16 @@ def _broken_rules(config: Config) -> Iterator[str]:
         entry = entry_label(f"pipelines[{index}]", pipeline.camera)
         yield from (f"{entry}: {line}" for line in _pipeline(pipeline) if line not in of_defaults)
     yield from _events(config)
+
+
+def _broken_rules_beside(document: object, folder: Path) -> Iterator[str]:
+    """Yield a line for each rule that the values of a document break which are right by themselves."""
+    rest, removed = without_problems(document, Config)
+    try:
+        config = convert(rest, Config, folder)
+    except msgspec.ValidationError:  # a required key is missing, or wrong
+        return
+    yield from (line for line in _broken_rules(config) if not line.startswith(tuple(removed)))
 
 
 def _broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:

@@ -153,6 +153,40 @@ def value_problems(value: object, schema: type[msgspec.Struct], key: str) -> Ite
     return _problems(_field_of(schema, key).type, value, key)
 
 
+def without_problems(document: object, schema: type[msgspec.Struct]) -> tuple[Any, list[str]]:
+    """Return a copy of a document without unknown keys and without wrong values that are no tables; and their places.
+
+    A table that lacks a required key, or whose values do not fit together, stays as it is.
+    """
+    removed: list[str] = []
+    return _sound(_kind_of(schema), document, "", removed), removed
+
+
+def _sound(kind: inspect.Type, value: object, place: str, removed: list[str]) -> object:
+    option = next((option for option in _options(kind) if _accepts(option, value)), None)
+    if isinstance(value, list) and isinstance(option, inspect.ListType | inspect.VarTupleType):
+        labels = (inner.get("name") if isinstance(inner, dict) else None for inner in value)
+        places = [entry_label(f"{place}[{index}]", name) for index, name in enumerate(labels)]
+        return [
+            _sound(entry, inner, where, removed)
+            for entry, inner, where in zip(_entries_of(option), value, places, strict=False)
+        ]
+    if not isinstance(value, dict) or not isinstance(option, inspect.StructType):
+        return value
+    kept = {}
+    for field in option.fields:
+        if (key := field.encode_name) not in value:
+            continue
+        inside = _inside(place, key)
+        sound = _sound(field.type, value[key], inside, removed)
+        are_tables = isinstance(sound, list) and all(isinstance(inner, dict) for inner in sound)
+        if isinstance(sound, dict) or are_tables or not any(_problems(field.type, sound, inside)):
+            kept[key] = sound
+        else:
+            removed.append(inside)
+    return kept
+
+
 def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
     """Check the fields of a Struct that a program made; called in its `__post_init__`.
 

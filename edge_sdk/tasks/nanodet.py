@@ -1,4 +1,4 @@
-"""NanoDet and NanoDet-Plus: class scores, and for each side of a box a distribution of its distance from the cell.
+"""NanoDet, NanoDet-Plus and PicoDet: class scores, and for each side of a box a distribution of its distance.
 
 As in generalized focal loss, the distance is the mean of 0, 1, ..., reg_max strides weighted by a softmax.
 """
@@ -23,28 +23,34 @@ from edge_sdk.tasks.boxes import (
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
-_PLUS_STRIDES = (8, 16, 32, 64)
+_FOUR_STRIDES = (8, 16, 32, 64)
 
 
 class NanoDet:
     """Reads scores 0-1 of every class, and 4 * (reg_max + 1) logits: distances to the left, top, right and bottom.
 
     Either two outputs per level, the scores of all levels first: float (N, classes) or (1, N, classes), then
-    (N, 4 * (reg_max + 1)); or a single output: float (1, N, classes + 4 * (reg_max + 1)). NanoDet-Plus has a
-    fourth level and measures distances from a cell's upper left corner, the first NanoDet from its centre.
+    (N, 4 * (reg_max + 1)); or a single output: float (1, N, classes + 4 * (reg_max + 1)). NanoDet-Plus and PicoDet have
+    a fourth level; NanoDet-Plus measures distances from a cell's upper left corner, the others from its centre.
 
     Args:
         reg_max: the largest distance, in strides.
+        middle: the point of a cell from which distances count, in cells from its upper left corner.
     """
 
     def __init__(
-        self, size_wh: tuple[int, int], class_count: int, reg_max: int, confidence: float, *, is_plus: bool
+        self,
+        size_wh: tuple[int, int],
+        class_count: int,
+        reg_max: int,
+        confidence: float,
+        strides: Sequence[int],
+        middle: float,
     ) -> None:
-        strides = _PLUS_STRIDES if is_plus else STRIDES
         self._confidence = np.float32(confidence)
         self._classes = class_count
         self._cells = cells_of(size_wh, strides)
-        self._cells[:, :2] += 0.0 if is_plus else 0.5
+        self._cells[:, :2] += middle
         self._cells[:, :2] *= self._cells[:, 2:]
         self._steps = np.arange(reg_max + 1, dtype=np.float32)
         counts = [cell_count(size_wh, stride) for stride in strides]
@@ -87,23 +93,25 @@ class NanoDet:
 
 def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     input_wh, sides = spec.input.size_wh, 4 * (spec.detection.reg_max + 1)
-    levels = [cell_count(input_wh, stride) for stride in STRIDES]
-    plus = cell_count(input_wh, *_PLUS_STRIDES)
-    flat = (*(ModelOutput((n, label_count)) for n in levels), *(ModelOutput((n, sides), None) for n in levels))
-    batched = (
-        *(ModelOutput((1, n, label_count), class_axis=2) for n in levels),
-        *(ModelOutput((1, n, sides), None) for n in levels),
-    )
-    joined = [
-        (ModelOutput((1, count, label_count + sides), class_axis=2, others=sides),) for count in (plus, sum(levels))
-    ]
-    return [flat, batched, *joined]
+    layouts: list[Layout] = []
+    for strides in (_FOUR_STRIDES, STRIDES):
+        levels = [cell_count(input_wh, stride) for stride in strides]
+        layouts += [
+            (*(ModelOutput((n, label_count)) for n in levels), *(ModelOutput((n, sides), None) for n in levels)),
+            (
+                *(ModelOutput((1, n, label_count), class_axis=2) for n in levels),
+                *(ModelOutput((1, n, sides), None) for n in levels),
+            ),
+            (ModelOutput((1, sum(levels), label_count + sides), class_axis=2, others=sides),),
+        ]
+    return layouts
 
 
 def _make(spec: TaskSpec, label_count: int, layout: Layout) -> NanoDet:
-    size_wh = spec.input.size_wh
-    is_plus = len(layout) == 1 and layout[0].shape[1] == cell_count(size_wh, *_PLUS_STRIDES)
-    return NanoDet(size_wh, label_count, spec.detection.reg_max, spec.thresholds.confidence, is_plus=is_plus)
+    size_wh, confidence = spec.input.size_wh, spec.thresholds.confidence
+    is_plus = len(layout) == 1 and layout[0].shape[1] == cell_count(size_wh, *_FOUR_STRIDES)
+    strides = _FOUR_STRIDES if is_plus or len(layout) == 2 * len(_FOUR_STRIDES) else STRIDES
+    return NanoDet(size_wh, label_count, spec.detection.reg_max, confidence, strides, 0.0 if is_plus else 0.5)
 
 
 NANODET = Decoder(

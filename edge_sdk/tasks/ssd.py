@@ -40,7 +40,6 @@ from edge_sdk.tasks.outputs import (
     ModelOutput,
     SeenOutput,
     Shape,
-    check_one_label,
 )
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec, Thresholds
 
@@ -214,14 +213,27 @@ def _scores_of(seen: Sequence[SeenOutput]) -> DetectionSpec:
 
 
 def _ultraface_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    levels = (3, 8), (2, 16), (2, 32), (3, 64)
-    count = sum(anchors * cell_count(spec.input.size_wh, stride) for anchors, stride in levels)
+    levels = zip(_ULTRAFACE.anchors, _ULTRAFACE.strides, strict=True)
+    count = sum(len(anchors) * cell_count(spec.input.size_wh, stride) for anchors, stride in levels)
     return [(ModelOutput((1, count, 4), None), ModelOutput((1, count, 1 + label_count), class_axis=2, others=1))]
 
 
-def _make_ultraface(spec: TaskSpec, label_count: int, _layout: Layout) -> Ssd:
-    check_one_label("ultraface", "faces", label_count)
-    return Ssd(DetectionSpec(), spec.input.size_wh, spec.thresholds.confidence)
+_ULTRAFACE = DetectionSpec(
+    anchors=(
+        ((10, 10), (16, 16), (24, 24)),
+        ((32, 32), (48, 48)),
+        ((64, 64), (96, 96)),
+        ((128, 128), (192, 192), (256, 256)),
+    ),
+    strides=(8, 16, 32, 64),
+)
+"""Priors of the files without postprocessing. Source: Linzaer/Ultra-Light-Fast-Generic-Face-Detector-1MB."""
+
+
+def _ultraface_priors(seen: Sequence[SeenOutput]) -> DetectionSpec:
+    """Give the priors where the boxes are what convolutions compute, and not yet decoded."""
+    is_raw = any(output.operator == "Conv" for output in seen if output.shape and output.shape[-1] == 4)
+    return _ULTRAFACE if is_raw else DetectionSpec()
 
 
 def _tensorflow_layouts(_spec: TaskSpec, _label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
@@ -265,11 +277,12 @@ EFFICIENTDET = Decoder(
 ULTRAFACE = Decoder(
     name="ultraface",
     layouts=_ultraface_layouts,
-    make=_make_ultraface,
+    make=lambda spec, _count, _layout: Ssd(spec.detection, spec.input.size_wh, spec.thresholds.confidence),
     usual_input={"resize": "stretch", "mean": (127.0, 127.0, 127.0), "std": (128.0, 128.0, 128.0)},
     usual_thresholds=Thresholds(0.7, 0.3),
     usual_labels=("face",),
     is_shown=lambda _seen: True,
+    section=_ultraface_priors,
 )
 TENSORFLOW = Decoder(
     name="tensorflow_nms",

@@ -31,7 +31,7 @@ from edge_sdk.tasks.boxes import (
     strongest,
 )
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, UNIT, Decoder, Layout, ModelOutput, Shape
-from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
+from edge_sdk.tasks.spec import DetectionSpec, TaskSpec, Thresholds
 
 _MINUS_HALF = np.float32(-0.5)
 _FASTESTDET_STRIDE = 16
@@ -284,6 +284,7 @@ YOLOV8 = Decoder(
 )
 FASTESTDET = Decoder(
     name="fastestdet",
+    usual_thresholds=Thresholds(0.65),
     layouts=_fastestdet_layouts,
     make=lambda spec, _count, _layout: partial(read_fastestdet, spec.input.size_wh, spec.thresholds.confidence),
     reads_all=True,

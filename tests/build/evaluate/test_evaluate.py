@@ -51,16 +51,6 @@ def model(tmp_path: Path) -> Path:
     return write_project(tmp_path / "project", pictures=0)
 
 
-@pytest.mark.parametrize("wrong", [5, 30])
-def test_top_1_is_what_a_plain_loop_counts(tmp_path: Path, model: Path, wrong: int) -> None:
-    data = write_labelled(tmp_path / "data", tiny.classifier(), 30, wrong=wrong)
-    found = evaluate(model, data)
-    [top_1] = found.quality  # of three classes any answer has five
-    assert (top_1.name, top_1.value.value) == ("top-1", pytest.approx((30 - wrong) / 30))
-    assert top_1.value.low <= top_1.value.value <= top_1.value.high
-    assert (found.images, found.format, found.agreement) == (30, "labels.csv", ())
-
-
 def test_beside_a_reference_the_difference_is_paired(tmp_path: Path, model: Path) -> None:
     reference = write_project(tmp_path / "reference", model=changed(1), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40)

@@ -186,12 +186,12 @@ def _yolox(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
 
 
 def _yolov4(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
-    """One anchor of 16x16 pixels in each of three heads."""
-    heads = [np.full((5 + classes, INPUT[1] // s, INPUT[0] // s), FAR) for s in STRIDES]
-    for one, _, stride, column, row in _cells(seen):
-        (x, y), (w, h) = one.centre, one.size
-        cell = heads[STRIDES.index(stride)][:, row, column]
-        cell[:4] = _logit(x / stride - column), _logit(y / stride - row), math.log(w / 16), math.log(h / 16)
+    """Two anchors in each of three heads, and centres that reach beyond their cell."""
+    heads = [np.full((2 * (5 + classes), INPUT[1] // s, INPUT[0] // s), FAR) for s in STRIDES]
+    for number, (one, _, stride, column, row) in enumerate(_cells(seen)):
+        (x, y), (w, h) = (np.array(one.centre) / stride - (column, row) + 0.1) / 1.2, one.size
+        cell = heads[STRIDES.index(stride)][number % 2 * (5 + classes) :, row, column]
+        cell[:4] = _logit(x), _logit(y), math.log(w / (16, 30)[number % 2]), math.log(h / (16, 20)[number % 2])
         cell[[4, 5 + one.class_id]] = list(map(_logit, _factors(one.confidence)))
     return heads
 
@@ -265,27 +265,29 @@ def _ultraface(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
     return [boxes, scores]
 
 
-def _prior(one: Seen, centre: tuple[float, float], side: float, variances: tuple[float, float]) -> list[float]:
-    offset = [(m - c) / side / variances[0] for m, c in zip(one.centre, centre, strict=True)]
-    return [*offset, *(math.log(length / side) / variances[1] for length in one.size)]
+def _prior(one: Seen, centre: tuple[float, ...], sides: tuple[float, ...], variances: tuple[float, ...]) -> list[float]:
+    offset = [(m - c) / side / variances[0] for m, c, side in zip(one.centre, centre, sides, strict=True)]
+    return [*offset, *(math.log(length / side) / variances[1] for length, side in zip(one.size, sides, strict=True))]
 
 
 def _ssd(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
     """One prior of 16x16 pixels in each cell."""
     boxes, scores = np.zeros((126, 4)), np.zeros((126, 1 + classes))
     for one, place, stride, column, row in _cells(seen):
-        boxes[place] = _prior(one, ((column + 0.5) * stride, (row + 0.5) * stride), 16, (0.1, 0.2))
+        boxes[place] = _prior(one, ((column + 0.5) * stride, (row + 0.5) * stride), (16, 16), (0.1, 0.2))
         scores[place, 1 + one.class_id] = one.confidence
     return [boxes, scores]
 
 
 def _efficientdet(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
-    """The first of nine priors in each cell of five levels has four strides in width and height."""
+    """Nine priors in each cell of five levels: three sizes from four strides on, each with three proportions."""
     count = 9 * (96 + 24 + 6 + 2 + 1)
     boxes, scores = np.zeros((count, 4)), np.zeros((count, classes))
     for one, place, stride, column, row in _cells(seen, STRIDES):
-        x, y, w, h = _prior(one, ((column + 0.5) * stride, (row + 0.5) * stride), 4 * stride, (1, 1))
-        boxes[9 * place], scores[9 * place, one.class_id] = [y, x, h, w], one.confidence
+        which = place % 9
+        sides = tuple(4 * stride * 2 ** (which // 3 / 3) * part for part in ((1, 1), (1.4, 0.7), (0.7, 1.4))[which % 3])
+        x, y, w, h = _prior(one, ((column + 0.5) * stride, (row + 0.5) * stride), sides, (1, 1))
+        boxes[9 * place + which], scores[9 * place + which, one.class_id] = [y, x, h, w], one.confidence
     return [boxes, scores]
 
 
@@ -337,7 +339,10 @@ def _movenet(seen: Sequence[Seen], _classes: int, moved_px: float = 0) -> list[n
 
 
 HEADS: dict[str, tuple[Encoder, str]] = {
-    "yolov4": (_yolov4, "anchors = [[[16, 16]], [[16, 16]], [[16, 16]]]"),
+    "yolov4": (
+        _yolov4,
+        "scale_xy = [1.2, 1.2, 1.2]\nanchors = [[[16, 16], [30, 20]], [[16, 16], [30, 20]], [[16, 16], [30, 20]]]",
+    ),
     "yolov5": (_yolov5, ""),
     "yolox": (_yolox, ""),
     "yolov8": (_yolov8(_no_extras, 0), ""),

@@ -4,16 +4,13 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import onnx
 import pytest
 from onnx import numpy_helper
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import AccuracyGateError, DataError, UsageError
 from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.check.gate import examine
 from edge_sdk_tools.distillation.gate import distill_check
 from edge_sdk_tools.evaluate.embedding import make_gallery
 from edge_sdk_tools.evaluate.evaluation import evaluate
@@ -21,8 +18,7 @@ from edge_sdk_tools.evaluate.model import open_subject
 from tests.support import models as tiny
 from tests.support.absent import Lazy
 from tests.support.program import Cli
-from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, write_pictures, write_project
-from tests.support.reports import only
+from tests.support.projects import CLASSIFIER, SEGMENTER, write_pictures, write_project
 
 
 @pytest.fixture
@@ -95,27 +91,6 @@ def test_models_that_find_nothing_in_common_cannot_be_compared(tmp_path: Path, s
     teacher = write_project(tmp_path / "t", text, proto, labels="background\nred\nblue\ngreen\n", pictures=0)
     with pytest.raises(AccuracyGateError, match="cells and teacher find nothing that both know on 3 images"):
         evaluate(segmenter, write_pictures(tmp_path / "data", 3, first=400), reference=teacher)
-
-
-SSD = (
-    DETECTOR.replace("yolov4", "ssd")
-    .replace("[64, 64]", "[8, 8]")
-    .replace("[[[16, 16]]]", "[[[3, 3], [4, 2]], [[5, 5], [8, 8]]]\nstrides = [2, 4]")
-)
-
-
-def _ssd(*, reverse: bool = False) -> onnx.ModelProto:
-    head, outputs = tiny.ssd()
-    return head.model(*(reversed(outputs) if reverse else outputs))
-
-
-def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:
-    report = examine(load_model_spec(write_project(tmp_path, SSD, _ssd(), labels="a\nb\nc\n", pictures=0)))
-    finding = only(report, "labels")
-    assert finding.what == "labels has 3 lines, the model has 2 classes (output 1x40x3, 3 = 1 + 2 for ssd)"
-    assert finding.next_step.endswith(
-        "is no score the background's? Then set background_class = false under [detection]"
-    )
 
 
 _STRETCHED = CLASSIFIER.replace("std = [255, 255, 255]", 'resize = "stretch"')

@@ -140,6 +140,23 @@ def test_what_shapes_alone_do_not_tell_is_known_by_operator_or_task(
     assert (spec.task, spec.decoder, spec.thresholds.confidence, lines) == expected
 
 
+def test_boxes_that_are_not_decoded_get_their_priors(tmp_path: Path) -> None:
+    text = "m = GlobalAveragePool(images) s = Conv(m, w0) r = Reshape(s, s0) scores = Softmax<axis: int = 2>(r) "
+    text += "c1 = Conv(m, w1) r1 = Reshape(c1, s1) c2 = Conv(m, w2) r2 = Reshape(c2, s2) "
+    text += "boxes = Concat<axis: int = 1>(r1, r2)"
+    sides = [(235, 2), (192, 4), (43, 4)]
+    weights = {f"w{place}": np.zeros((rows * side, 3, 1, 1), np.float32) for place, (rows, side) in enumerate(sides)}
+    weights |= {f"s{place}": np.array([1, *side]) for place, side in enumerate(sides)}
+    shapes = {"scores": [1, 235, 2], "boxes": [1, 235, 4]}
+    onnx.save(tiny.parsed(text, shapes, weights, shape=(1, 3, 64, 64)), tmp_path / "a.onnx")
+    spec, _ = _described(tmp_path / "a.onnx")
+    assert (spec.decoder, spec.detection.strides, spec.detection.anchors[0][2]) == (
+        "ultraface",
+        (8, 16, 32, 64),
+        (24, 24),
+    )
+
+
 def test_other_decoders_of_the_same_shapes_are_named(tmp_path: Path) -> None:
     found = describe(_file(tmp_path, {"logits": [1, 100, 21], "boxes": [1, 100, 4]}))
     assert (found.spec.decoder, len(found.labels)) == ("detr_softmax", 20)

@@ -524,7 +524,7 @@ def test_versions(tmp_path: Path, cli: Cli, version: str, expected: str) -> None
     assert cli(2, "run", "--config", path).err.startswith(f"edge-sdk: {path}: {expected}")
 
 
-def test_all_wrong_values_are_said_at_once_and_then_all_that_contradict_each_other(tmp_path: Path) -> None:
+def test_all_wrong_values_are_said_at_once_with_all_that_contradict_each_other(tmp_path: Path) -> None:
     path = write_config(
         tmp_path,
         """
@@ -546,10 +546,14 @@ def test_all_wrong_values_are_said_at_once_and_then_all_that_contradict_each_oth
         "events[0].confidence is 60, expected 1 or less",
         "publish.snapshots.interval_s: got a string, expected a number of seconds",  # and it is not missing
     ]
-    text = '[mqtt]\nurl = "mqtt://h/x"\n[publish.snapshots]\non = "event"\n' + STREAM
+    text = '[mqtt]\nurl = "mqtt://h/x"\nqos = 3\n[publish.snapshots]\non = "event"\n' + STREAM
     with pytest.raises(ConfigError) as caught:
         read_config(write_config(tmp_path, text))
-    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == ["mqtt.url", "publish.snapshots.on"]
+    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
+        "mqtt.qos",
+        "mqtt.url",
+        "publish.snapshots.on",
+    ]
 
 
 def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:

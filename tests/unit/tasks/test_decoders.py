@@ -94,23 +94,6 @@ def _cells(size_wh: tuple[int, int], strides: tuple[int, ...]) -> list[tuple[int
     ]
 
 
-def test_yolov4_heads_equal_a_reading_cell_by_cell() -> None:
-    scales = (1.05, 1.2)
-    heads = [_random().normal(-1, 2, (1, n * 8, 64 // s, 96 // s)).astype(np.float32) for n, s in ((2, 16), (1, 32))]
-    expected: list[Found] = []
-    for head, anchors, scale, stride in zip(heads, ANCHORS, scales, (16, 32), strict=True):
-        values = head[0].reshape(len(anchors), 8, -1)
-        for (anchor, (aw, ah)), (cell, (x, y, _)) in product(enumerate(anchors), enumerate(_cells(SIZE, (stride,)))):
-            tx, ty, tw, th, objectness, *classes = values[anchor, :, cell].tolist()
-            best, class_id = _best_of(classes)
-            if _sigmoid(objectness) * _sigmoid(best) >= 0.3:
-                cx, cy = ((_sigmoid(t) * scale - (scale - 1) / 2 + c) * stride for t, c in ((tx, x), (ty, y)))
-                box = _box(cx, cy, math.exp(tw) * aw, math.exp(th) * ah)
-                expected.append((_sigmoid(objectness) * _sigmoid(best), class_id, box))
-    spec = _spec("yolov4", detection=DetectionSpec(anchors=ANCHORS, scale_xy=scales))
-    _check(_detect(spec, 3, *heads), expected)
-
-
 def _yolov8_output(*columns: list[float]) -> np.ndarray:
     output = np.zeros((1, 6, 126), np.float32)
     for index, column in enumerate(columns):
@@ -151,13 +134,15 @@ def _nanodet_parts(cells: int, classes: int, bins: int = 8) -> tuple[np.ndarray,
         # As many classes as bins, or as cells of NanoDet-Plus: the first are taken for scores.
         (32, [0, 3, 1, 4, 2, 5], False),
         (128, [0, 3, 1, 4, 2, 5], False),
+        (3, [*range(8)], True),  # PicoDet
     ],
 )
-def test_nanodet_finds_its_six_outputs_by_their_shapes(classes: int, order: list[int], batched: bool) -> None:
-    scores, sides = _nanodet_parts(126, classes)
-    outputs = [*np.split(scores, [96, 120]), *np.split(sides, [96, 120])]
+def test_nanodet_finds_its_outputs_by_their_shapes(classes: int, order: list[int], batched: bool) -> None:
+    strides, splits = ((8, 16, 32), [96, 120]) if len(order) == 6 else ((8, 16, 32, 64), [96, 120, 126])
+    scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), classes)
+    outputs = [*np.split(scores, splits), *np.split(sides, splits)]
     shuffled = [outputs[i][None] if batched else outputs[i] for i in order]
-    _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, (8, 16, 32), 0.5))
+    _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, strides, 0.5))
 
 
 @pytest.mark.parametrize(("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 10)])
@@ -354,24 +339,6 @@ def test_a_frame_without_objects_does_not_take_classes_for_scores(order: tuple[i
         assert stage(_inferred(spec, *(parts[place] for place in order))).class_id.tolist() == [1, 0]
     parts = boxes, np.float32([empty]), none
     assert len(stage(_inferred(spec, *(parts[place] for place in order)))) == 0
-
-
-def test_efficientdet_has_nine_priors_a_cell() -> None:
-    size = (128, 128)
-    priors = [
-        ((x + 0.5) * s, (y + 0.5) * s, 4 * s * 2 ** (octave / 3) * w, 4 * s * 2 ** (octave / 3) * h)
-        for x, y, s in _cells(size, (8, 16, 32, 64, 128))
-        for octave, (w, h) in product(range(3), ((1, 1), (1.4, 0.7), (0.7, 1.4)))
-    ]
-    offsets = _random().normal(0, 0.3, (1, len(priors), 4)).astype(np.float32)
-    scores = _uniform(1, len(priors), 2) * 0.7
-    expected: list[Found] = []
-    for (px, py, pw, ph), (dy, dx, dh, dw), row in zip(priors, offsets[0].tolist(), scores[0].tolist(), strict=True):
-        if max(row) >= 0.3:
-            score, class_id = _best_of(row)
-            expected.append((score, class_id, _box(px + dx * pw, py + dy * ph, pw * math.exp(dw), ph * math.exp(dh))))
-    spec = _spec("efficientdet", input=InputSpec(size_wh=size))
-    _check(_detect(spec, 2, offsets, scores), sorted(expected, key=lambda one: -one[0])[:300], size)
 
 
 def _ssd_box(values: list[float], order: str) -> list[float]:

@@ -60,7 +60,7 @@ def test_shapes_that_are_read(kind: str, labels: int, shapes: list[Any]) -> None
     [
         ("yolov8", 3, [(1, 126, 7)], "shapes 1x126x7, expected 1x7x126; check decoder, input.size_wh and the number"),
         ("yolov5", 2, [(1, 125, 7)], "expected 1x378x7 or 1x126x7; check decoder"),
-        ("nanodet", 2, SIX[:5], "expected 96x2, 24x2, 6x2, 96x32, 24x32, 6x32 or 1x96x2, 1x24x2, 1x6x2, 1x96x32, "),
+        ("nanodet", 2, SIX[:5], "expected 96x2, 24x2, 6x2, 2x2, 96x32, 24x32, 6x32, 2x32 or 1x96x2, 1x24x2, "),
         ("ssd", 2, [(1, 77, 4), (1, 76, 3)], "have shapes 1x77x4, 1x76x3, expected 1x77x4, 1x77x3; check decoder"),
         ("yolov4", 2, [(1, 14, 4, 6)], "have shapes 1x14x4x6, expected 1x14xHxW, 1x7xHxW; check decoder"),
         ("yolov4", 2, [(1, 14, 5, 5), (1, 7, 2, 3)], "5x5 cells does not divide input.size_wh 96x64"),
@@ -95,6 +95,12 @@ def test_as_many_boxes_as_priors() -> None:
         ("nanodet", 3, [(1, 128, 34)], "the model has 2 classes (output 1x128x34, 34 = 32 + 2 for nanodet)"),
         ("centerface", 2, FACES, "the model has 1 class "),
         ("ssd", 81, [(1, 9, 4), (1, 9, 81)], 'is the first line "background"? Then take it out, ssd'),
+        (
+            "ssd",
+            3,
+            [(1, 9, 4), (1, 9, 3)],
+            "is no score the background's? Then set background_class = false under [det",
+        ),
         ("ssd", 82, [(1, 9, 4), (1, 9, 81)], "81 = 1 + 80 for ssd); expected one line a class, in output order"),
         ("classification softmax", 1000, [(1, 1001)], 'is the first class "background"? Then it needs a line of its '),
         ("classification logits", 1002, [(1, 1001)], "1002 lines, the model has 1001 classes (output 1x1001); is the"),

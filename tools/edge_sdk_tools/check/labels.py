@@ -287,9 +287,8 @@ def _heads(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
 
 
 def _heatmap(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
-    maps = [shape for shape in shapes if _stride_of(shape, size_wh)]
-    if len(shapes) > 1 and len(maps) == len(shapes):
-        stride = _stride_of(shapes[0], size_wh)
+    stride, *others = {_stride_of(shape, size_wh) for shape in shapes}
+    if len(shapes) > 1 and stride and not others:
         return f"{len(shapes)} maps at stride {stride}: a detector of CenterNet's kind, or heatmaps of keypoints"
     return ""
 

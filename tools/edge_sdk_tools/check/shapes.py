@@ -481,11 +481,23 @@ _MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Uns
 
 
 def _operator_of(name: str, links: GraphIndex) -> str:
-    """Return the type of the node that computes a tensor's values, wherever they were moved since."""
+    """Return the type of the node that computes a tensor's values, wherever they were moved since.
+
+    Of parts that are joined it is the type of all their nodes; where these differ it is Concat.
+    """
+    node = _maker_of(name, links)
+    if node is None or node.op_type != "Concat":
+        return node.op_type if node is not None else ""
+    parts = [_maker_of(part, links) for part in node.input]
+    types = {part.op_type if part is not None else node.op_type for part in parts}
+    return types.pop() if len(types) == 1 else node.op_type
+
+
+def _maker_of(name: str, links: GraphIndex) -> onnx.NodeProto | None:
     node = links.makers.get(name)
     while node is not None and node.op_type in _MOVES and node.input:
         node = links.makers.get(node.input[0])
-    return node.op_type if node is not None else ""
+    return node
 
 
 def _info(declared: onnx.ValueInfoProto, operator: str = "") -> TensorInfo:

@@ -122,7 +122,7 @@ def describe(
     if reading.thresholds != Thresholds():
         why = f"as {reading.decoder} models are mostly used; choose it by what `edge-sdk evaluate` counts"
         guessed.update(dict.fromkeys(("confidence", "iou"), why))
-    for key in ("scores", "background_class"):
+    for key in ("scores", "background_class", "anchors"):
         if getattr(reading.detection, key) != getattr(DetectionSpec(), key):
             guessed[key] = "by the names and operators of its outputs"
     if is_free and size_wh is None and _image_size(metadata) is None:
