@@ -203,13 +203,10 @@ def test_a_bundle_runs_at_the_other_size(tmp_path: Path, kind: str, capsysbinary
     red = np.full((60, 90, 3), 110, np.uint8)
     red[..., 2] = 255
     cv2.imwrite(str(tmp_path / "red.png"), red)
-    answers = []
     for variant in ("int8", f"int8.{size_wh[0]}x{size_wh[1]}"):
         flags = ["--source", str(tmp_path / "red.png"), "--variant", variant, "-q", "--trial-seconds", "0"]
         assert run(["run", str(tmp_path / "a.edge"), *flags]) == 0
-        [line] = capsysbinary.readouterr().out.splitlines()
-        answers.append(msgspec.json.decode(line))
-    first, other = answers
+    first, other = map(msgspec.json.decode, capsysbinary.readouterr().out.splitlines())
     for key in ("classes", "detections", "segments"):
         assert (key in first) == (key in other)
         if key in first:
@@ -220,10 +217,8 @@ def test_a_bundle_runs_at_the_other_size(tmp_path: Path, kind: str, capsysbinary
 def _pooled_flat(size: int = 16) -> onnx.ModelProto:
     """Flattens a map, so that its last layer has weights for one size only."""
     random = np.random.default_rng(7)
-    weights = {
-        "w1": random.normal(0, 0.4, (4, 3, 3, 3)).astype(np.float32),
-        "w2": random.normal(0, 0.4, (size * size, 3)).astype(np.float32),
-    }
+    shapes = {"w1": (4, 3, 3, 3), "w2": (size * size, 3)}
+    weights = {name: random.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
     text = """first = Conv<pads=[1,1,1,1], strides=[2,2]>(images, w1) flat = Flatten(first) last = Gemm(flat, w2)
         probabilities = Softmax<axis=1>(last)"""
     return tiny.parsed(text, {"probabilities": [1, 3]}, weights, shape=[1, 3, size, size])
@@ -256,9 +251,8 @@ def test_a_size_between_cells_is_refused(tmp_path: Path, text: str, kind: str) -
     _, proto, labels, _ = MODELS[kind]
     assert proto is not None
     model = write_project(tmp_path, text, proto, labels=labels, pictures=0)
-    with pytest.raises(
-        UsageError, match=r"layers divide its input by (16|4), expected a multiple of that: try (48x48|44x44|40x40)"
-    ):
+    expected = r"layers divide its input by (16|4), expected a multiple of that: try (48x48|44x44|40x40)"
+    with pytest.raises(UsageError, match=expected):
         build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((42, 42),)))
 
 

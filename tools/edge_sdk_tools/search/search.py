@@ -108,14 +108,20 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
 def claim(search: Search, spec: VariantSpec, activations: Activations) -> Search:
     """Measure what a search found again, on the images of `spec`, which chose nothing: a loss takes the choice back."""
-    [again] = make_variants(spec, [search.int8.recipe], lambda recipe: activations.ranges(recipe.calibration))
-    return _claimed(search, again, spec.spec.gates, f"on {again.proof.evaluation.images} images that chose nothing")
+    trial = search.int8
+    [again] = make_variants(spec, [trial.recipe], lambda recipe: activations.ranges(recipe.calibration))
+    where = f"on {again.proof.evaluation.images} images that chose nothing"
+    gate_failure = claim_failure_of(again.proof, spec.spec.gates, where) if search.chosen else trial.gate_failure
+    again = msgspec.structs.replace(again, gate_failure=gate_failure, board=trial.board)
+    holds = search.chosen is not None and (gate_failure is None or bool(gate_failure.noise))
+    return msgspec.structs.replace(search, chosen=again if holds else None, claimed=again)
 
 
 def cross_validate(search: Search, gates: Gates, *, elsewhere: bool) -> Search:
     """Claim the mean of what each half of few images measures of the trial that the other half would have chosen.
 
-    What is carried was chosen on all images; a loss takes it back. Of one trial there was nothing to choose.
+    What is carried was chosen on all images, and a loss is a doubt: what the halves chose may be another recipe. Of one
+    trial there was nothing to choose.
     """
     chosen, trials = search.chosen, search.trials
     if chosen is None or len(trials) < 2 or not all(trial.proof.halves for trial in trials):
@@ -132,16 +138,14 @@ def cross_validate(search: Search, gates: Gates, *, elsewhere: bool) -> Search:
     whole = chosen.proof.evaluation
     figures = tuple(cross_validated(*figures) for figures in zip(whole.quality, *quality, strict=True))
     proof = msgspec.structs.replace(chosen.proof, evaluation=msgspec.structs.replace(whole, quality=figures))
-    again, crossed = msgspec.structs.replace(chosen, proof=proof), msgspec.structs.replace(search, is_crossed=True)
-    return _claimed(crossed, again, gates, f"by cross-validation on {whole.images} images")
+    failure = claim_failure_of(proof, gates, f"by cross-validation on {whole.images} images")
+    if failure is not None:
+        failure = msgspec.structs.replace(failure, noise=failure.noise or _UNSTABLE)
+    claimed = msgspec.structs.replace(chosen, proof=proof, gate_failure=failure)
+    return msgspec.structs.replace(search, chosen=claimed, claimed=claimed, is_crossed=True)
 
 
-def _claimed(search: Search, again: ModelVariant, gates: Gates, where: str) -> Search:
-    trial = search.int8
-    gate_failure = claim_failure_of(again.proof, gates, where) if search.chosen else trial.gate_failure
-    again = msgspec.structs.replace(again, gate_failure=gate_failure, board=trial.board)
-    holds = search.chosen is not None and (gate_failure is None or bool(gate_failure.noise))
-    return msgspec.structs.replace(search, chosen=again if holds else None, claimed=again)
+_UNSTABLE = "what all images chose may lose less; give more images"
 
 
 class RecipeSearch:
@@ -206,18 +210,28 @@ class RecipeSearch:
                     self._with_fewer(recipe, ranked, failed, count)
                     return
                 failed = count
-        self._try_other_ranges()
+        self._try_other_ranges(ranked, counts)
 
-    def _try_other_ranges(self) -> None:
-        """Try the float layers that lost least with other ranges, also of the inputs of a Concat one by one."""
+    def _try_other_ranges(self, ranked: list[Sensitivity], counts: list[int]) -> None:
+        """Try the float layers that lost least with other ranges, also of the inputs of a Concat one by one.
+
+        With ranges that keep quality half as many float layers follow, and so on: they may keep it too, in less time.
+        """
         tried = [trial for trial in self._trials if trial.recipe.float_nodes]
         if not tried:
             return
-        best = min(tried, key=lambda one: relative_drop(one.proof)).recipe
+        least = min(range(len(tried)), key=lambda i: relative_drop(tried[i].proof))
+        best = tried[least].recipe
         others = [msgspec.structs.replace(best, calibration=c) for c in CALIBRATIONS if c != best.calibration]
         if self._joins() and best.shared_scales:
             others.insert(0, msgspec.structs.replace(best, shared_scales=False))
-        self._hold(others)
+        for trial in (one for batch in self._batches(others) for one in self._try(batch) if _keeps_quality(one)):
+            for count in reversed(counts[:least]):
+                [fewer] = self._try([self._float(trial.recipe, ranked[:count])])
+                if not _keeps_quality(fewer):
+                    break
+            if any(one.gate_failure is None for one in self._trials):
+                return
 
     def _with_fewer(self, recipe: Recipe, ranked: list[Sensitivity], failed: int, count: int) -> None:
         while count - failed > 1:
