@@ -362,27 +362,27 @@ class Distilled(msgspec.Struct, frozen=True):
 
 
 def check_distillation(
-    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, job_runner: JobRunner, on_progress: OnProgress
-) -> Distilled | None:
+    spec: ModelSpec,
+    named: TeacherSpec,
+    checked: CheckedModel,
+    dataset: Dataset,
+    job_runner: JobRunner,
+    on_progress: OnProgress,
+) -> Distilled:
     """Compare a checked model with the teacher that its model.toml names.
-
-    Returns:
-        What was found; None when no teacher is named: not checked.
 
     Raises:
         AccuracyGateError: the student is not good enough.
         ModelError: the teacher cannot be used, or the two cannot be compared.
     """
-    if spec.teacher is None:
-        return None
     student = from_checked(spec.name, spec, checked)
-    teacher = open_subject(Path(spec.teacher.model))
+    teacher = open_subject(Path(named.model))
     if teacher.name == student.name:
-        teacher.name = f"{teacher.name} ({spec.teacher.model})"
+        teacher.name = f"{teacher.name} ({named.model})"
     images = without_calibration([teacher], dataset)
     if not len(images):
         raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
-    participants = pair_up([student, teacher], spec.teacher.labels)
+    participants = pair_up([student, teacher], named.labels)
     report = job_runner.once(
         lambda: check_student(participants, images, spec.gates, on_progress=on_progress),
         key=_key(participants, images, spec.gates),
@@ -393,7 +393,7 @@ def check_distillation(
             f"{student.name} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
             "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
         )
-    file = Path(spec.teacher.model)
+    file = Path(named.model)
     if isinstance(teacher.spec, Manifest):
         file /= teacher.spec.variants[0].file
     else:
