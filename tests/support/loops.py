@@ -244,6 +244,11 @@ class Board:
             while self.tuner.is_loading:
                 time.sleep(0.0005)
 
+    def run_to_its_end(self) -> Tuned:
+        self.run()
+        [(tuned, _remark)] = self.outcome
+        return tuned
+
     def named(self) -> list[str]:
         """The variant that each result was said to be of."""
         named = ["int8"] * len(self.sink.results)

@@ -99,15 +99,6 @@ def assert_whole(results: list[dict[str, Any]], length: int) -> None:
     assert [counted_in(result) for result in results] == [number % length for number in range(len(results))]
 
 
-def assert_film_then_pictures(results: list[dict[str, Any]]) -> None:
-    """Numbers go on where another source counts from 0; all of both are there."""
-    assert [result["seq"] for result in results] == list(range(len(results)))
-    counted = [counted_in(result) for result in results]
-    change = next(i for i in range(1, len(counted)) if counted[i] == 0 and counted[i - 1] != FILM - 1)
-    assert counted[:change] == [number % FILM for number in range(change)]
-    assert counted[change:] == [number % FOLDER for number in range(len(counted) - change)]
-
-
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sources(tmp_path_factory.mktemp("sources"))
@@ -147,24 +138,6 @@ def test_what_changes_takes_over_and_what_does_not_goes_on(site: Site) -> None:
     assert (site.versions("film"), site.versions("folder"), site.versions("bars")) == ([1, 2], [1, 2, 3], [1, 2])
     assert_increasing(site.results("bars"))
     assert_increasing(site.results("yard"))
-
-
-def test_another_name_and_another_source(site: Site) -> None:
-    with site.running() as device:
-        site.cameras["lines"] = site.cameras.pop("bars")
-        site.cameras["film"] = {"source": site.sources / "pictures"}
-        assert "ending: bars; new: lines; changing: film" in device.reload(site.text())
-        device.hear("pictures is open")
-        for camera in site.cameras:
-            site.wait_for_more(camera)
-        site.wait_for_cameras("film", "lines")
-        ended = len(site.results("bars"))
-        assert device.stop() == 0, device.said
-    assert len(site.results("bars")) == ended
-    assert len({result["run_id"] for camera in ("bars", "film", "lines") for result in site.results(camera)}) == 1
-    for camera in ("bars", "lines"):
-        assert_increasing(site.results(camera))
-    assert_film_then_pictures(site.results("film"))
 
 
 def _broken(site: Site) -> Iterator[tuple[str, str]]:

@@ -12,22 +12,8 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.run import command, config_file
-from edge_sdk.config import load
+from edge_sdk.config import load, schema
 from edge_sdk.config.load import read_config
-from edge_sdk.config.schema import (
-    CommandsConfig,
-    Config,
-    DeviceConfig,
-    EventConfig,
-    EventsConfig,
-    MqttConfig,
-    PipelineConfig,
-    ResultsConfig,
-    SnapshotsConfig,
-    ThenConfig,
-    TrustConfig,
-    config_schema,
-)
 from edge_sdk.core.errors import ConfigError, UsageError
 from edge_sdk.core.toml import read_document
 from edge_sdk.events.rules import EventRule, SnapshotSettings
@@ -177,44 +163,47 @@ def _config(folder: Path, line: str) -> Path:
     return write_config(folder, f'[mqtt]\nurl = "mqtts://edge@h"\n{line}\n{STREAM}')
 
 
-def _password(path: Path) -> str | None:
-    settings = run_settings_of(read_config(path))
-    assert settings.mqtt is not None
-    secret: Secret | None = settings.mqtt.password
-    return secret.reveal() if secret else None
+def _password(config: schema.Config) -> str:
+    """As each reading of the settings finds it, of a configuration that was read once."""
+    mqtt = run_settings_of(config).mqtt
+    assert mqtt is not None
+    assert mqtt.password is not None
+    assert mqtt.password.reveal() not in repr(config) + repr(mqtt)
+    return mqtt.password.reveal()
 
 
 def test_a_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
-    path, file = _config(tmp_path, 'password_file = "pw"'), tmp_path / "pw"
+    config, file = read_config(_config(tmp_path, 'password_file = "pw"')), tmp_path / "pw"  # which comes later
     file.write_text("hunter2\nsecond line\n")
     file.chmod(0o600)
-    assert _password(path) == "hunter2"
+    assert _password(config) == "hunter2"
     assert SAID == []
     for mode in (0o640, 0o604):
+        file.write_text(f"hunter{mode}")
         file.chmod(mode)
-        assert _password(path) == "hunter2"
+        assert _password(config) == f"hunter{mode}"
         assert f"other users can read the MQTT password (mode {mode:04o}); chmod 600 {file}" in SAID.pop()
 
 
 def test_a_variable_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _config(tmp_path, 'password_env = "GATE_PASSWORD"')
+    config = read_config(_config(tmp_path, 'password_env = "GATE_PASSWORD"'))
     monkeypatch.setenv("GATE_PASSWORD", "hunter2")
-    assert _password(path) == "hunter2"
+    assert _password(config) == "hunter2"
     for bad, expected in (("", "has no such variable"), ("hun\udcffter2", "the MQTT password is not UTF-8")):
         monkeypatch.setenv("GATE_PASSWORD", bad)
         with pytest.raises(ConfigError, match=f"mqtt.password_env: .*{expected}") as caught:
-            _password(path)
+            _password(config)
         assert caught.value.__cause__ is None  # it would hold the password
 
 
 def test_a_credential_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, folder = _config(tmp_path, 'password_credential = "mqtt"'), tmp_path / "credentials"
+    config, folder = read_config(_config(tmp_path, 'password_credential = "mqtt"')), tmp_path / "credentials"
     folder.mkdir()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(folder))
     with pytest.raises(ConfigError, match=r"mqtt.password_credential: \$CREDENTIALS_DIRECTORY has no such file"):
-        _password(path)
+        _password(config)
     (folder / "mqtt").write_text("hunter2")
-    assert _password(path) == "hunter2"
+    assert _password(config) == "hunter2"
 
 
 def test_the_password_of_a_private_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,17 +220,6 @@ def test_the_password_of_a_private_key(tmp_path: Path, monkeypatch: pytest.Monke
         assert (mqtt.key_password, mqtt.password) == (Secret("hunter2"), None)
     with pytest.raises(ConfigError, match="the private key is encrypted; name a file with its password"):
         run_settings_of(read_config(_config(tmp_path, 'cert_file = "pi.pem"\nkey_file = "pi.key"')))
-
-
-def test_each_reading_of_the_settings_reads_the_password_again(tmp_path: Path) -> None:
-    config = read_config(_config(tmp_path, 'password_file = "pw"'))  # which need not be there yet
-    for word in ("first", "second"):
-        (tmp_path / "pw").write_text(word)
-        mqtt = run_settings_of(config).mqtt
-        assert mqtt is not None
-        assert mqtt.password is not None
-        assert mqtt.password.reveal() == word
-        assert word not in repr(config) + repr(mqtt)
 
 
 def test_one_password_for_all_cameras_without_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,20 +280,20 @@ DOCS = Path(__file__).parents[3] / "docs"
 _TEXT = (DOCS / "config.md").read_text(encoding="utf-8")
 _EXAMPLES = re.findall(r"^```toml\n(.*?)^```", _TEXT, re.DOTALL | re.MULTILINE)
 _TABLES: dict[str, type[msgspec.Struct]] = {
-    "At the top": Config,
-    "`[device]`": DeviceConfig,
-    "`[mqtt]`": MqttConfig,
+    "At the top": schema.Config,
+    "`[device]`": schema.DeviceConfig,
+    "`[mqtt]`": schema.MqttConfig,
     "`[outbox]`": OutboxConfig,
-    "`[trust]`": TrustConfig,
-    "`[commands]`": CommandsConfig,
+    "`[trust]`": schema.TrustConfig,
+    "`[commands]`": schema.CommandsConfig,
     "`[home_assistant]`": HomeAssistantSettings,
-    "`[[pipelines]]`": PipelineConfig,
-    "`[defaults]`": PipelineConfig,
-    "`[pipelines.then]`": ThenConfig,
-    "`[[events]]`": EventConfig,
-    "`[publish.results]`": ResultsConfig,
-    "`[publish.events]`": EventsConfig,
-    "`[publish.snapshots]`": SnapshotsConfig,
+    "`[[pipelines]]`": schema.PipelineConfig,
+    "`[defaults]`": schema.PipelineConfig,
+    "`[pipelines.then]`": schema.ThenConfig,
+    "`[[events]]`": schema.EventConfig,
+    "`[publish.results]`": schema.ResultsConfig,
+    "`[publish.events]`": schema.EventsConfig,
+    "`[publish.snapshots]`": schema.SnapshotsConfig,
 }
 
 
@@ -329,7 +307,7 @@ def test_examples_are_read(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text, encoding="utf-8")
     read_config(path)
-    jsonschema.validate(read_document(path, ConfigError), msgspec.json.decode(config_schema()))
+    jsonschema.validate(read_document(path, ConfigError), msgspec.json.decode(schema.config_schema()))
 
 
 def _keys(table: object) -> Iterator[tuple[str, bool]]:
@@ -383,7 +361,7 @@ _TYPES = {"boolean": "true or false", "integer": "whole number", "number": "numb
 
 
 def test_documented_types_and_ranges_are_those_of_the_program() -> None:
-    definitions = msgspec.json.decode(config_schema())["$defs"]
+    definitions = msgspec.json.decode(schema.config_schema())["$defs"]
     for title, table in _TABLES.items():
         properties = definitions.get(table.__name__, {}).get("properties", {})
         for row in _rows(title):
@@ -398,9 +376,9 @@ def test_documented_types_and_ranges_are_those_of_the_program() -> None:
 
 
 def test_every_key_is_described_to_an_editor() -> None:
-    schema = msgspec.json.decode(config_schema())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    definitions = schema["$defs"]
+    document = msgspec.json.decode(schema.config_schema())
+    jsonschema.Draft202012Validator.check_schema(document)
+    definitions = document["$defs"]
     keys = [(key, field) for table in definitions.values() for key, field in table["properties"].items()]
     undescribed = [key for key, field in keys if "description" not in field and "$ref" not in field]
     assert undescribed == ["pipelines", "events"]

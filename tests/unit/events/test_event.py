@@ -206,14 +206,6 @@ def test_time_without_results_is_no_time_in_which_something_was_gone() -> None:
     assert told.words == ["appeared cat 1", "disappeared cat 13"]
 
 
-def test_a_clock_that_runs_backwards_and_equal_times_are_borne() -> None:
-    told = Told()
-    watch = EventWatch([CAT], LABELS, told)
-    for seq, at_s in enumerate((5.0, 5.0, 4.0, 4.0, 9.0)):
-        watch.put(_result(seq, {0: 0.9} if seq < 3 else {}, at_s=at_s))
-    assert told.words == ["appeared cat 1", "disappeared cat 4"]
-
-
 def test_what_an_event_says() -> None:
     told = Told()
     watch = EventWatch([EventRule(labels=("cat",), disappear_s=0.15)], LABELS, told)
@@ -231,19 +223,6 @@ def test_what_an_event_says() -> None:
     assert disappeared.confidence == pytest.approx(0.8)
     assert disappeared.frame_seq == 5
     assert disappeared.detail == {"after_s": 0.3, "stayed_s": 0.2}
-
-
-def test_the_most_confident_of_a_class_counts_and_each_class_for_itself() -> None:
-    told = Told()
-    rules = [EventRule(labels=("cat", "dog"), appear_frames=1), EventRule(labels=("fox",))]
-    watch = EventWatch(rules, LABELS, told)
-    result = Detections(
-        make_frame(), 0, np.array([[0, 0, 9, 9], [1, 1, 9, 9], [2, 2, 9, 9], [3, 3, 9, 9]], np.float32),
-        np.array([0.9, 0.8, 0.7, 0.4], np.float32), np.array([2, 0, 0, 1], np.int64),
-    )  # fmt: skip
-    watch.put(result)
-    assert told.words == ["appeared cat 0"]
-    assert told[0].box_xyxy == (1.0, 1.0, 9.0, 9.0)
 
 
 def test_classes_of_a_classifier_and_shares_of_a_segmentation() -> None:

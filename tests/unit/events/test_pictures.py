@@ -127,14 +127,6 @@ def test_any_size_and_any_label(size_wh: tuple[int, int]) -> None:
     assert (_painted(np.full((90, 70), NO_CLASS), labels, size_wh) == GREY).all()
 
 
-def test_the_first_three_classes_are_written_one_below_the_other() -> None:
-    image = _grey(640, 360)
-    _draw([f"label {i}" for i in range(8)], image, _classes(image, 0, 3, 5, 7))
-    tops = [int(np.nonzero((image == Drawing.colour(c)).all(axis=2))[0].min()) for c in (0, 3, 5)]
-    assert tops == sorted(set(tops))
-    assert not _coloured_px(image, 7)
-
-
 def _written(labels: list[str], class_id: int, *, background_class: bool = False) -> bytes:
     image = _grey(200, 100)
     _draw(labels, image, _classes(image, class_id), first=-1 if background_class else 0)
@@ -163,12 +155,6 @@ def test_segments_are_painted_where_they_are_and_the_background_is_not() -> None
     assert image[300, 300] == pytest.approx(0.6 * GREY + 0.4 * np.array(Drawing.colour(1)), abs=1)
     for y, x in ((150, 300), (199, 300), (300, 100), (300, 199)):
         assert image[y, x].tolist() == [GREY] * 3
-
-
-@pytest.mark.parametrize("label", ["background", "__Background__"])
-def test_the_background_is_known_by_its_label(label: str) -> None:
-    assert (_painted(np.zeros((4, 4), int), [label, "road"], (200, 200)) == GREY).all()
-    assert (_painted(np.zeros((4, 4), int), ["road", label], (200, 200))[150:] != GREY).any(axis=2).all()
 
 
 def test_a_line_runs_along_the_border_of_a_class() -> None:

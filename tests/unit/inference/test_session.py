@@ -296,7 +296,7 @@ class _Watched(Bundle):
 
     def read(self, name: str) -> bytes:
         self.reads += 1
-        self._others.wait(10)
+        self._others.wait(60)
         return super().read(name)
 
 

@@ -186,7 +186,7 @@ def test_an_orderly_end_waits_for_a_disk_that_takes_its_time(tmp_path: Path, mon
         assert events.wait_committed(WAIT_S)
         disk.pause_s = 0.6
         numbers.append(door.stream.put_event(payload))
-        door.publisher.close(0.9)
+        door.publisher.close(0.9, WAIT_S)
         shutil.copytree(tmp_path, tmp_path / "after")
     with outbox_at(tmp_path / "after" / "events.sqlite") as events:
         assert delivered(events, 2) == numbers

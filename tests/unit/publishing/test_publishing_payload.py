@@ -94,16 +94,6 @@ def test_a_segmentation_message_has_the_largest_first_and_no_share_of_nothing() 
     ]
 
 
-@pytest.mark.parametrize(
-    ("names", "class_id", "expected"),
-    [({0: "cat"}, 0, "cat"), ({0: "cat"}, 2, "class_2"), ({0: ""}, 0, "class_0"), ({-1: "nothing"}, -1, "nothing")],
-)
-def test_labels(names: dict[int, str], class_id: int, expected: str) -> None:
-    encoder = ResultEncoder(Identity("pi"), names, MODEL)
-    [item] = msgspec.json.decode(encoder.encode(make_classification([class_id])))["classes"]
-    assert (item["label"], item["class_id"]) == (expected, class_id)
-
-
 NAN, INF = float("nan"), float("inf")
 
 
@@ -166,7 +156,6 @@ DOCS = Path(__file__).parents[3] / "docs"
 NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
 WHO = Identity("pi", "boot", "run")
 _SETTINGS = MqttSettings(host="127.0.0.1", port=1883, device="pi")
-HEADER = {"schema": 1, "device": "pi", "boot_id": "boot", "run_id": "run"}
 
 
 def _device_state() -> DeviceState:
@@ -211,14 +200,6 @@ EXAMPLES: list[tuple[str, type, list[bytes]]] = [
     ("telemetry", TelemetryMessage, [*map(msgspec.json.encode, (_telemetry(), TelemetryMessage(**_WHO, at=NOW)))]),
     ("seen", SeenMessage, [msgspec.json.encode(SeenMessage(**_WHO, camera="door", label="shut"))]),
 ]
-
-
-def test_status_messages() -> None:
-    model = {"name": "tiny", "version": 3, "sha256": "0" * 64}
-    online = {**HEADER, "stream": "status", "status": "online", "versions": {"edge-sdk": "1.2"}}
-    assert msgspec.json.decode(_device_state().online()) == {**online, "cameras": {"door": model, "gate": model}}
-    lost = {**HEADER, "stream": "status", "status": "offline", "reason": "lost"}
-    assert msgspec.json.decode(_device_state().offline("lost")) == lost
 
 
 @pytest.mark.parametrize(("name", "kind", "messages"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])

@@ -67,17 +67,6 @@ def test_images_run_to_their_end_and_are_summed_up_and_read_again_by_a_successor
     assert after.summary(None).results == 3
 
 
-def test_while_it_runs_it_says_how_it_does_and_a_request_ends_it(site: Site) -> None:
-    pipeline = site.running(site.settings())
-    health = pipeline.health()
-    assert health is not None
-    assert health.results > 0
-    assert pipeline.title == "tiny runs on pattern:64x48@50"
-    pipeline.ask("reload")
-    assert pipeline.join(WAIT_S)
-    assert (pipeline.ended_by, open_cameras()) == ("reload", [])
-
-
 def test_a_failure_is_kept_and_the_device_says_so_until_the_camera_runs_or_leaves(site: Site) -> None:
     failed = site.pipeline(site.settings(source=str(site.folder / "none.mp4")), waits=False)
     assert failed.join(WAIT_S)
@@ -147,6 +136,9 @@ def test_the_very_source_is_handed_over_and_the_pipeline_before_is_forgotten(sit
 
 def test_another_source_is_opened_and_the_one_before_closed(site: Site) -> None:
     before = site.running(site.settings())
+    health = before.health()
+    assert health is not None
+    assert (health.results > 0, before.title) == (True, "tiny runs on pattern:64x48@50")
     thread = _camera_thread()
     site.running(site.settings(source="pattern:32x32@50"), before=before)
     assert before.is_over

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import threading
@@ -321,25 +320,6 @@ def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks()
 
 def _readers() -> int:
     return sum(thread.name == "edge-board" for thread in threading.enumerate())
-
-
-def test_one_stream_at_a_time_starts_and_one_that_fails_gives_its_turn_on() -> None:
-    shared, inside, most = Shared(), list[int](), list[int]()
-
-    def start() -> None:
-        with contextlib.suppress(ValueError), shared.turn(lambda: False):
-            inside.append(1)
-            most.append(len(inside))
-            threading.Event().wait(0.01)
-            inside.pop()
-            raise ValueError("no model")
-
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1, 1, 1, 1]
 
 
 def test_a_line_that_holds_for_all_streams_is_said_once() -> None:

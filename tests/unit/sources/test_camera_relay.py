@@ -99,7 +99,7 @@ def serve() -> Iterator[Serve]:
 
 
 def _refusal(url: str, options: SourceOptions | None = None, password: str | None = None) -> str:
-    options = options or SourceOptions(open_timeout_s=1.5)
+    options = options or SourceOptions(open_timeout_s=20)
     return refusal(CameraError, open_source, url, options=options, password=password)
 
 
@@ -165,7 +165,7 @@ def test_an_rtsp_redirect_that_may_be_followed_is(serve: Serve, leads: str) -> N
         return f"RTSP/1.0 {status} No\r\nCSeq: {number}\r\n{location}\r\n".encode()
 
     elsewhere, here = serve(answer, "127.0.0.2"), serve(answer)
-    options = SourceOptions(allow_other_hosts=leads == "elsewhere", open_timeout_s=1.5)
+    options = SourceOptions(allow_other_hosts=leads == "elsewhere", open_timeout_s=20)
     assert "there is nothing at this path (404)" in _refusal(f"rtsp://{here.at}/old", options)
 
 

@@ -276,8 +276,7 @@ def test_the_best_quality_that_keeps_the_budget_runs_at_the_end_and_every_frame_
 
 def test_a_hopeless_one_costs_two_frames_and_frames_are_not_dropped_for_it(tmp_path: Path) -> None:
     board = _board(tmp_path, {"fp32": 150.0})
-    board.run()
-    [(tuned, _)] = board.outcome
+    tuned = board.run_to_its_end()
     assert [(str(m.candidate), m.frames) for m in tuned.measured if m.given_up] == [("fp32, 1 thread", 2)]
     assert tuned.chosen.candidate == board.runs() == candidate("int8")
     assert board.loop.counts[Tick.LATE] == 2
@@ -287,16 +286,13 @@ def test_a_hopeless_one_costs_two_frames_and_frames_are_not_dropped_for_it(tmp_p
 
 
 def test_one_slow_frame_does_not_condemn_a_candidate(tmp_path: Path) -> None:
-    board = Board(tmp_path / "a.edge", lambda _what, n: 200.0 if n == 30 else 10.0)
-    board.run()
-    [(tuned, _)] = board.outcome
+    tuned = Board(tmp_path / "a.edge", lambda _what, n: 200.0 if n == 30 else 10.0).run_to_its_end()
     assert (tuned.chosen.candidate.variant, tuned.chosen.frames, tuned.meets_budget) == ("fp32", 100, True)
 
 
 def test_what_does_not_load_is_passed_over_and_is_not_one_that_was_not_tried(tmp_path: Path) -> None:
     board = _board(tmp_path, refused=["fp32, 1 thread", "fp32, 2 threads"])
-    board.run()
-    [(tuned, _)] = board.outcome
+    tuned = board.run_to_its_end()
     assert board.lines == ["tuning passes over fp32, 1 thread: no such luck"]
     assert tuned.chosen.candidate.variant == "int8"
     assert not tuned.untried
@@ -305,9 +301,8 @@ def test_what_does_not_load_is_passed_over_and_is_not_one_that_was_not_tried(tmp
 
 def test_one_that_fails_while_it_runs_loses_no_frame_and_home_answers_under_its_own_name(tmp_path: Path) -> None:
     board = Board(tmp_path / "a.edge", _breaks)
-    board.run()
+    assert board.run_to_its_end().chosen.candidate.variant == "int8"
     assert board.lines == ["tuning passes over fp32, 1 thread: it broke"]
-    assert board.outcome[0][0].chosen.candidate.variant == "int8"
     assert [r.frame.seq for r in board.sink.results] == list(range(len(board.sink.results)))
     assert board.named() == board.ran
     assert board.ran.count("fp32") == 7
@@ -360,9 +355,7 @@ def test_a_disk_that_takes_nothing_takes_nothing_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("others", "provisional"), [(0.2, False), (0.3, True)])
 def test_what_was_measured_on_a_busy_machine_is_provisional(tmp_path: Path, others: float, provisional: bool) -> None:
-    board = _board(tmp_path, others=others)
-    board.run()
-    [(tuned, _)] = board.outcome
+    tuned = _board(tmp_path, others=others).run_to_its_end()
     assert tuned.others == pytest.approx(others, abs=0.01)
     assert tuned.provisional is provisional
     took = f"other programs took {100 * others:.0f} % of the processors' time while it was measured"
@@ -372,16 +365,13 @@ def test_what_was_measured_on_a_busy_machine_is_provisional(tmp_path: Path, othe
 @pytest.mark.parametrize(("fps", "fewest"), [(2, 1), (10, 3)])
 def test_a_slow_camera_gets_fewer_candidates_and_not_more_time(tmp_path: Path, fps: float, fewest: int) -> None:
     board = _board(tmp_path, fps=fps)
-    board.run()
-    assert fewest <= len(board.outcome[0][0].measured) <= fewest + 4
+    assert fewest <= len(board.run_to_its_end().measured) <= fewest + 4
     assert board.clock.now_ns < 22e9
 
 
 @pytest.mark.parametrize(("seconds", "untried"), [(1.0, ("fp32",)), (20.0, ())])
 def test_a_better_model_that_was_not_tried_is_named(tmp_path: Path, seconds: float, untried: tuple[str, ...]) -> None:
-    board = _board(tmp_path, seconds=seconds)
-    board.run()
-    [(tuned, _)] = board.outcome
+    tuned = _board(tmp_path, seconds=seconds).run_to_its_end()
     assert (tuned.untried, tuned.provisional) == (untried, bool(untried))
     assert tuned.doubt() == ("there was no time for fp32" if untried else "")
 
@@ -390,8 +380,7 @@ def test_a_better_model_that_was_not_tried_is_named(tmp_path: Path, seconds: flo
 def test_by_default_there_is_time_for_every_model(tmp_path: Path, fps: float, least_s: float) -> None:
     board = _board(tmp_path, seconds=None, fps=fps)
     assert board.tuner.plan.seconds >= least_s
-    board.run()
-    [(tuned, _)] = board.outcome
+    tuned = board.run_to_its_end()
     assert tuned.chosen.candidate.variant == "fp32"
     assert not tuned.untried
 
