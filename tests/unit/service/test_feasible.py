@@ -191,6 +191,17 @@ def test_threads_that_keep_the_budget_start_the_same_variant(
     assert f"the budget is 30 ms, and {LARGE} takes " in start.reason(30)
 
 
+def test_a_budget_is_refused_when_no_number_of_threads_keeps_it_and_the_best_of_each_is_named(tmp_path: Path) -> None:
+    board = Board(tmp_path, {(LARGE, 1): 0.04, (LARGE, 2): 0.05, (SMALL, 1): 0.034, (SMALL, 2): 0.05})
+    start = board.start(2, threads=(1, 2))
+    assert not start.fits
+    assert [(t.variant, t.threads) for t in start.too_slow] == [(LARGE, 1), (SMALL, 1)]
+    assert (start.stages.variant, start.stages.threads) == (SMALL, 1)
+    text = str(budget_refusal(Bundle.open(board.folder), start, 30, fixed=False))
+    assert " ms on 1 thread (prepare " in text
+    assert f"; {LARGE} takes 4" in text
+
+
 @pytest.mark.parametrize(
     ("refused", "runs", "what"),
     [((LARGE, 1), (SMALL, True), f"{LARGE} on 1 thread"), ((SMALL, None), (LARGE, False), SMALL)],
