@@ -85,20 +85,6 @@ def test_a_second_bundle_looks_at_what_the_first_finds(cell_bundle: Path, cell_p
     assert re.match(r"(red|blue) \d+% \(\1 \d+%\), (red|blue) \d+% \(\2 \d+%\) · ", words), words
 
 
-def test_a_second_bundle_that_fails_costs_the_first_ones_results_nothing(
-    cell_bundle: Path, cell_pictures: Path, tmp_path: Path
-) -> None:
-    bundles.write_real_bundle(tmp_path / "failing.edge", bundles.failing())
-    gate = {"source": cell_pictures, "bundle": cell_bundle, "tune": False}
-    path = write_config(tmp_path, config_text({"gate": gate}) + '[pipelines.then]\nbundle = "failing.edge"\n')
-    ran = edge_sdk("run", "--config", path, "--json")
-    assert ran.returncode == 0, ran.stderr
-    *results, summary = map(msgspec.json.decode, ran.stdout.splitlines())
-    assert [[found.get("then") for found in result["detections"]] for result in results] == [[None, None]] * 4
-    assert summary["then"] == {"run": 0, "skipped": 0, "failed": 6}
-    assert ran.stderr.count("the second model failed") == 2
-
-
 def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path) -> None:
     annotated = tmp_path / "annotated.mp4"
     with Subscriber(broker) as listener:

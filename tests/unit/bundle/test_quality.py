@@ -94,14 +94,6 @@ def test_two_beside_an_absent_float_model_are_equal_where_neither_is_told_apart_
     assert _chosen(apart, times)[0] == "int8"
 
 
-def test_who_leads_is_the_best_of_those_that_keep_the_limits() -> None:
-    manifest = _manifest(fp32=FP32, int8=LOWER_BY_CHANCE, small=LOWER)
-    times = {"fp32": 60.0, "int8": 40.0, "small": 20.0}
-    assert _chosen(manifest, times, 50) == ("int8", "the highest quality of those that keep 50 ms")
-    assert _chosen(manifest, times, 30)[0] == "small"
-    assert _chosen(manifest, times)[0] == "int8"
-
-
 def test_agreement_has_no_noise() -> None:
     def agreement(value: float) -> Agreement:
         return Agreement("top1_agreement", value, value - 0.01, 1.0, 500, 500)

@@ -22,6 +22,7 @@ from edge_sdk.core.machine import BoardState, BoardWatch, Cores, Cpu, CpuTime, n
 from edge_sdk.core.threads import BackgroundTask, Stop, is_any_left, stopping_on_signals
 from edge_sdk.tuning.tuning import TunedMachine
 from tests.support import models as tiny
+from tests.support.configs import write_files
 from tests.support.connections import until
 
 
@@ -248,13 +249,6 @@ def test_one_module_imports_opencv_and_the_others_take_it_from_there() -> None:
 # What this machine is and does: cores, processor, the work of other programs, and what slows its board down.
 
 
-def _write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text if text.endswith("\0") else text + "\n")
-    return root
-
-
 # Cores: physical against logical ones, the affinity mask and the control group's quota.
 
 PAIRS = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
@@ -272,7 +266,7 @@ def _cores(
     }
     files |= {f"sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list": text for cpu, text in siblings.items()}
     files |= {f"sys/fs/cgroup/{folder}/cpu.max": limit for folder, limit in (limits or {}).items()}
-    return _write(root, files)
+    return write_files(root, files)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +328,7 @@ def _x86(model_name: str, flags: str, mhz: float) -> str:
 
 
 def _cpu(root: Path, cpuinfo: str = "", board: str = "") -> Cpu:
-    return Cpu.read(_write(root, {"proc/cpuinfo": cpuinfo, "proc/device-tree/model": board}))
+    return Cpu.read(write_files(root, {"proc/cpuinfo": cpuinfo, "proc/device-tree/model": board}))
 
 
 @pytest.mark.parametrize(
@@ -385,7 +379,7 @@ def test_processors_are_busy_but_for_what_they_idle_or_wait(tmp_path: Path) -> N
     rows = [
         "cpu  0 0 0 0 0 0 0 0 0 0", *(f"cpu{n} {times}" for n, times in enumerate(cpus)), "intr 7 0 0", "", "btime 1",
     ]  # fmt: skip
-    found = CpuTime.read(_write(tmp_path, {"proc/stat": "\n".join(rows)}), cpus=[0, 1])
+    found = CpuTime.read(write_files(tmp_path, {"proc/stat": "\n".join(rows)}), cpus=[0, 1])
     assert found.total_s == pytest.approx(255 / hertz)
     assert found.busy_s == pytest.approx((255 - 24) / hertz)
 
@@ -398,7 +392,7 @@ def test_the_work_of_others_is_what_is_not_our_own_and_unknown_where_it_is_not_s
         (CpuTime(100, 50, 10), None),
     ):
         assert after.others_since(CpuTime(100, 50, 10)) == expected
-    for root in (tmp_path / "none", _write(tmp_path, {"proc/stat": "cpu 1 2 3"})):
+    for root in (tmp_path / "none", write_files(tmp_path, {"proc/stat": "cpu 1 2 3"})):
         found = CpuTime.read(root)
         assert (found.others_since(found), found.total_s) == (None, 0)
 
@@ -448,7 +442,7 @@ def _voltage(name: str, alarm: str) -> dict[str, str]:
 def test_reasons_for_which_a_board_slows_down(
     tmp_path: Path, files: dict[str, str], throttled: str, under_voltage: bool | None
 ) -> None:
-    state = read_board(_write(tmp_path, files))
+    state = read_board(write_files(tmp_path, files))
     assert (state.throttled, state.under_voltage) == (throttled, under_voltage)
 
 
@@ -456,11 +450,11 @@ def test_temperature_is_that_of_the_hottest_zone_and_nonsense_is_unknown(tmp_pat
     assert read_board(tmp_path) == BoardState()
     for text in ("", "\x00", "-5", "1e9", "9" * 400):
         files = {**_zone(0, text, passive=text), **_cooling("cpufreq-cpu0", "?"), _PI: "zz"}
-        assert read_board(_write(tmp_path / "nonsense", files)) == BoardState()
-    assert read_board(_write(tmp_path, {**_zone(0, "51500"), **_zone(1, "61250")})) == BoardState("", 61.25)
+        assert read_board(write_files(tmp_path / "nonsense", files)) == BoardState()
+    assert read_board(write_files(tmp_path, {**_zone(0, "51500"), **_zone(1, "61250")})) == BoardState("", 61.25)
 
 
 def test_the_board_is_read_in_a_thread_of_its_own(tmp_path: Path) -> None:
-    watch = BoardWatch(_write(tmp_path, {_PI: "4"}))
+    watch = BoardWatch(write_files(tmp_path, {_PI: "4"}))
     until(lambda: watch.state.throttled == "the firmware throttles")
     watch.close()

@@ -168,16 +168,6 @@ def test_without_answers_results_go_out_and_no_end_waits(tmp_path: Path, monkeyp
         assert (_seen(link), door.publisher.stats().events.waiting) == ([], 1)
 
 
-def test_closing_brings_what_was_put_a_moment_ago(tmp_path: Path) -> None:
-    link = FakeLink()
-    with _door(tmp_path, link, commit_s=0.2) as door:
-        until(lambda: door.publisher.stats().state == "online")
-        numbers = [door.stream.put_event(payload) for _ in range(5)]
-        door.publisher.close()
-        assert _seen(link) == numbers
-        assert link.documents("status")[-1]["status"] == "offline"
-
-
 def test_an_orderly_end_waits_for_a_disk_that_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SlowDisk(monkeypatch)
     with outbox_at(tmp_path / "events.sqlite") as events:

@@ -182,17 +182,6 @@ def test_a_bit_that_flips_in_the_log_costs_the_event_that_it_is_in(tmp_path: Pat
     assert dict(said)["events_lost"] == "1 event is lost since the start: 1 on a damaged disk"
 
 
-def test_a_log_that_ends_early_is_told_from_one_in_which_nothing_more_was_written(tmp_path: Path) -> None:
-    path = _life(tmp_path, _forty_commits)
-    os.truncate(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
-    with outboxes.outbox_at(path) as outbox:
-        found = len(outboxes.deliver_all(outbox))
-        assert 100 < found < 300
-        assert outbox.stats().lost == Losses(disk=400 - found)
-    with outboxes.outbox_at(path) as outbox:  # and it is counted once
-        assert (outbox.waiting, outbox.stats().lost, outbox.stats().set_aside) == (0, Losses(), 0)
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -25,6 +25,7 @@ from edge_sdk.service.output import Output
 from edge_sdk.service.process import Notifier, Start
 from edge_sdk.service.runner import Progress
 from edge_sdk.service.settings import PipelineSettings
+from tests.support.configs import write_files
 from tests.support.connections import until
 from tests.support.logs import SAID
 from tests.support.service import Manager, Site
@@ -164,15 +165,8 @@ _FILES = {
 }
 
 
-def _write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text + "\n")
-    return root
-
-
 def test_readings_are_what_the_files_say(tmp_path: Path) -> None:
-    readings = Gauges(tmp_path / "not" / "yet", _write(tmp_path, _FILES)).read()
+    readings = Gauges(tmp_path / "not" / "yet", write_files(tmp_path, _FILES)).read()
     assert (readings.temperature_c, readings.under_voltage) == (48.312, True)
     assert readings.throttled == "under-voltage, the firmware throttles"
     assert readings.memory_free_mb == 2048.0
@@ -211,7 +205,7 @@ def test_the_share_of_the_processor_is_of_one_core_between_two_readings(tmp_path
 
 def test_files_that_make_no_sense_or_are_not_there_are_unknown(tmp_path: Path) -> None:
     for text in ("", "\xff\xfe"):
-        _write(tmp_path, {name: text for name in _FILES if "/fd/" not in name})
+        write_files(tmp_path, {name: text for name in _FILES if "/fd/" not in name})
         assert Gauges(None, tmp_path).read() == Readings()
     assert Gauges(None, tmp_path / "none").read() == Readings()
 
@@ -441,6 +435,18 @@ def test_telemetry_says_what_became_of_events_and_what_their_rate_left_out(scene
         return expected in [document.get("events") for document in scene.telemetry()]
 
     until(told)
+
+
+def test_alarms_reach_people_and_the_device_s_state_and_are_taken_back(scene: Scene) -> None:
+    scene.site.stream()
+    scene.look(Stream("gate", "tiny"))
+    scene.look_at(temperature_c=81.0)
+    until(lambda: list(scene.site.state().get("warnings", ())) == ["hot"])
+    scene.look_at(temperature_c=50.0)
+    until(lambda: "warnings" not in scene.site.state())
+    begun, over = [line for line in scene.said if "hot" in line]
+    assert begun.startswith("warning: the board is hot: 81 degrees; from 80 on it slows itself down")
+    assert over == "over: the board is hot: 81 degrees"
 
 
 def test_it_is_said_once_how_far_a_time_server_put_the_clock_forward(scene: Scene) -> None:

@@ -292,8 +292,8 @@ def test_frames_left_out_are_counted_and_numbered() -> None:
         frame = source.latest(30)
     assert frame is not None
     assert frame.seq >= 19  # the twenty frames that were buffered for 400 ms have gone
-    age_s = (time.monotonic_ns() - frame.captured_ns) / 1e9
-    assert time.time() - frame.captured_at == pytest.approx(age_s, abs=0.1)
+    between_s = frame.captured_at - frame.captured_ns / 1e9  # of the clocks; somebody may run between two readings
+    assert min(abs(time.time() - time.monotonic_ns() / 1e9 - between_s) for _ in range(20)) < 0.1
     assert source.stats.dropped >= frame.seq
 
 

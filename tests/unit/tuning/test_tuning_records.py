@@ -57,21 +57,6 @@ def records(tmp_path: Path) -> Records:
     return Records(tmp_path / "state")
 
 
-def test_a_wish_is_remembered_for_its_machine(records: Records, bundle: Bundle) -> None:
-    assert records.recall(_request(bundle), HERE) is None
-    records.remember(_request(bundle), HERE, _tuned())
-    found = records.recall(_request(bundle), HERE)
-    assert isinstance(found, Record)
-    assert found.tuned == _tuned()
-    assert found.at.endswith("Z")
-    others: list[dict[str, object]] = [
-        {"digest": "f" * 64}, {"camera": "yard"}, {"variant": "int8"}, {"limits": Limits(101)},
-        {"limits": Limits(100, 0.5)},
-    ]  # fmt: skip
-    for other in others:
-        assert records.recall(_request(bundle, **other), HERE) is None
-
-
 def test_another_machine_is_told_apart(records: Records, bundle: Bundle) -> None:
     records.remember(_request(bundle), HERE, _tuned())
     for change in (

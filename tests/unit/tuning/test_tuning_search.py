@@ -15,8 +15,8 @@ Board = Callable[[Candidate], tuple[float, float]]
 
 def _search(
     board: Board, limits: Limits, qualities: Mapping[str, float | Rating], *, usable: int = 4,
-    promise: Candidate | None = None, broken: tuple[str, ...] = (),
-) -> tuple[list[str], Candidate | None]:  # fmt: skip
+    promise: Candidate | None = None,
+) -> tuple[list[str], Candidate]:  # fmt: skip
     promised = promise or candidate(next(iter(qualities)), threads=2)
     ratings = {name: q if isinstance(q, Rating) else Rating(q) for name, q in qualities.items()}
     steps = Search(plan(promised, limits, ratings=ratings, threads=thread_counts(cores(usable)))).steps()
@@ -25,15 +25,12 @@ def _search(
     while True:
         assert str(wanted) not in asked
         asked.append(str(wanted))
-        found = None
-        if str(wanted) not in broken:
-            ms, share = board(wanted)
-            found = rated(wanted, ratings[wanted.variant], ms, share)
-            measured.append(found)
+        ms, share = board(wanted)
+        measured.append(rated(wanted, ratings[wanted.variant], ms, share))
         try:
-            wanted = steps.send(found)
+            wanted = steps.send(measured[-1])
         except StopIteration:
-            return asked, choose(measured, limits)[0].candidate if measured else None
+            return asked, choose(measured, limits)[0].candidate
 
 
 def _scaling(base_ms: Mapping[str, float], helps: float = 0.8) -> Board:
@@ -125,18 +122,6 @@ def test_providers_are_tried_each_chain_and_what_is_left_of_it() -> None:
     asked, chosen = _search(board, Limits(50), {"int8": 0.9}, usable=1, promise=candidate(providers=GPU))
     assert asked[:2] == ["int8, 1 thread, CUDA", "int8, 1 thread"]
     assert chosen == candidate()
-
-
-def test_what_cannot_be_measured_is_passed_over_and_where_nothing_can_be_it_ends() -> None:
-    every = [f"{v}, {t}" for v in ("int8", "fp32") for t in ("1 thread", "2 threads")]
-    for broken in every:
-        board = _scaling({"int8": 10, "fp32": 20}, helps=1.0)
-        asked, chosen = _search(board, Limits(50), {"int8": 0.9, "fp32": 1.0}, usable=2, broken=(broken,))
-        assert broken not in str(chosen)
-        assert len(asked) > 2
-    asked, chosen = _search(_scaling({}), Limits(50), {"int8": 0.9, "fp32": 1.0}, usable=2, broken=tuple(every))
-    assert chosen is None
-    assert set(asked) <= set(every)
 
 
 # Which of the measured candidates runs.
