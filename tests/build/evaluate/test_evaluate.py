@@ -114,9 +114,8 @@ def test_the_wrong_decoder_is_named_before_any_image_is_read(tmp_path: Path, dec
         del proto.graph.node[-1]
         proto.graph.output[0].name = "logits"
     model = write_project(tmp_path / "p", CLASSIFIER.replace('"softmax"', f'"{decoder}"'), proto, pictures=0)
-    with pytest.raises(
-        ModelError, match=r"decoder: (output probabilities comes from a Softmax|the outputs are no probabilities)"
-    ):
+    expected = r"decoder: (output probabilities comes from a Softmax|the outputs are no probabilities)"
+    with pytest.raises(ModelError, match=expected):
         evaluate(model, write_pictures(tmp_path / "data", 2), reference=model)
 
 
@@ -186,9 +185,8 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, model: Path, cli: Cl
     printed = cli(0, "evaluate", model, "--data", data, "--reference", model).out
     assert "top-1 agreement: 100.0% [" in printed
     assert "KL divergence (nats): 0 [0 to 0]" in printed
-    found = msgspec.json.decode(
-        cli(0, "evaluate", model, "--data", data, "--reference", model, "--json").out, type=Evaluation
-    )
+    printed = cli(0, "evaluate", model, "--data", data, "--reference", model, "--json").out
+    found = msgspec.json.decode(printed, type=Evaluation)
     assert found.quality[0].difference is not None
     assert json.loads(msgspec.json.encode(found))["reference"] == "tiny"
 
@@ -482,14 +480,14 @@ def test_an_arrow_may_point_the_other_way_in_the_mirror_image(tmp_path: Path, da
         (
             "blue\nred\n",
             "[16, 16]",
-            r"of 12 labelled objects 0 get their class, with a mean confidence of 0\.\d+: 'red' is called 'blue' "
-            r"\(12 of 12\); are the lines of the labels file in the order of the outputs",
+            r"of 12 labelled objects 0 get their class, with a mean confidence of 0\.\d+: 'red' "
+            r"is called 'blue' \(12 of 12\); are the lines of the labels file in the order of the outputs",
         ),
         (
             "red\nblue\n",
             "[40, 40]",
-            r"of 12 boxes around the middle of a labelled object of their class, the sides are typically 2\.\d times "
-            r"too long or too short; check anchors",
+            r"of 12 boxes around the middle of a labelled object of their class, the sides are "
+            r"typically 2\.\d times too long or too short; check anchors",
         ),
     ],
     ids=["labels in another order", "wrong anchors"],
