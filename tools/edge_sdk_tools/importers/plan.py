@@ -76,7 +76,7 @@ def place_of(cause: BaseException, counts: Callable[[Path], bool] = lambda _path
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
-_KEY = "edge_sdk.import"
+RECORD_KEY = "edge_sdk.import"
 _MAX_BYTES = 4096
 _Text: TypeAlias = Annotated[str, Meta(max_length=200)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
@@ -113,7 +113,7 @@ def _embed_record(
 
     Nothing is written where a difference is no finite number, or nothing was compared.
     """
-    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _KEY])
+    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != RECORD_KEY])
     if not outputs or not all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
         return
     on_images = [output.on_images for output in outputs if output.on_images is not None]
@@ -127,7 +127,7 @@ def _embed_record(
         largest_on_images=max(on_images, default=None),
         graph_sha256=_digest(proto),
     )
-    proto.metadata_props.add(key=_KEY, value=msgspec.json.encode(record).decode())
+    proto.metadata_props.add(key=RECORD_KEY, value=msgspec.json.encode(record).decode())
 
 
 _MODEL_KEY = "edge_sdk.model"
@@ -164,7 +164,7 @@ def read_import_record(path: Path) -> ImportRecord | None:
         proto = onnx.load_model_from_string(read_regular(path, MOST_BYTES))
     except (OSError, DecodeError):
         return None
-    texts = [entry.value for entry in proto.metadata_props if entry.key == _KEY]
+    texts = [entry.value for entry in proto.metadata_props if entry.key == RECORD_KEY]
     if len(texts) != 1 or len(texts[0]) > _MAX_BYTES:
         return None
     try:

@@ -31,7 +31,7 @@ from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.statistics import Interval
 from edge_sdk_tools.graph.index import Value, attribute, element_name, initializers_of, nodes_of
-from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
+from edge_sdk_tools.importers.plan import RECORD_KEY, ImportRecord, read_import_record
 from edge_sdk_tools.prove.parity import Chain, OutputChange, Proof, StepKind
 from edge_sdk_tools.report.schema import (
     BuildReport,
@@ -157,7 +157,8 @@ _FLOAT_FILES = {
 def _step_rows(steps: Steps) -> tuple[Step, ...]:
     """Return the rows of all steps in order; the step on the emulated ARM core has a row even if it was left out."""
     int8 = steps.search.int8
-    imported = read_import_record(Path(steps.spec.model))
+    has_record = any(entry.key == RECORD_KEY for entry in steps.checked.proto.metadata_props)
+    imported = read_import_record(Path(steps.spec.model)) if has_record else None  # it reads the whole file
     rows = [
         *(
             []
