@@ -283,7 +283,7 @@ def test_no_trial_of_another_variant_goes_on_behind(
         output, complaint = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, last in output + complaint) == (code, True), complaint
     assert "left out" not in complaint
-    assert not _trials(scratch)
+    wait_until(lambda: not _trials(scratch), "the end of the trial, which was killed")
     assert not list(scratch.iterdir())
 
 
