@@ -73,13 +73,15 @@ def pip(verb: str, *arguments: str, timeout_s: float | None = None) -> None:
     """Run this Python's pip (`download`, `install`); it takes no source package, whose build would run its code.
 
     Raises:
-        RuntimeError: pip failed; the message is pip's last error line.
+        RuntimeError: pip failed; the message is pip's last error line, or that it did not end in time.
         OSError: pip failed because the disk is full.
-        TimeoutExpired: pip did not end in time.
     """
     options = ("--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--retries=2", "--quiet")
     command = [sys.executable, "-m", "pip", verb, *options, *arguments]
-    done = run_program(command, timeout_s=timeout_s)
+    try:
+        done = run_program(command, timeout_s=timeout_s)
+    except subprocess.TimeoutExpired as cause:
+        raise RuntimeError(f"it did not end within {cause.timeout:g} s") from cause
     if done.returncode:
         said, is_full = last_words(done.stderr), os.strerror(errno.ENOSPC)
         raise OSError(errno.ENOSPC, is_full) if is_full in said else RuntimeError(said)

@@ -19,6 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from rich.console import Console
 
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError, PublishError
+from edge_sdk_tools.demo import broker
 from edge_sdk_tools.demo.broker import child, running_broker, subscribed, wait_until_quiet
 from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
 from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
@@ -278,10 +279,14 @@ def test_messages_are_written_down_as_a_stranger_receives_them(tmp_path: Path) -
 
 
 @pytest.mark.system
-def test_the_broker_is_not_seen_from_outside() -> None:
-    with running_broker() as port, socket.socket() as outside:
-        # 127.0.0.2 is this machine too, but not the address that the broker listens on.
-        assert outside.connect_ex(("127.0.0.2", port)) != 0
+def test_the_broker_takes_a_free_port_and_is_not_seen_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.socket() as outside:
+        ports = iter([other.getsockname()[1], broker._free_port()])
+        monkeypatch.setattr(broker, "_free_port", lambda: next(ports))
+        with running_broker() as port:
+            assert port != other.getsockname()[1]
+            # 127.0.0.2 is this machine too, but not the address that the broker listens on.
+            assert outside.connect_ex(("127.0.0.2", port)) != 0
 
 
 @pytest.mark.system

@@ -259,7 +259,8 @@ def test_a_list_of_labels_is_named_and_not_written(tmp_path: Path) -> None:
 
 def test_two_thousand_odd_names(tmp_path: Path) -> None:
     names = {number: f"名 {number}\n\u202e'" for number in range(2000)}
-    _, lines = _described(_file(tmp_path, {"y": [1, 2004, 84]}, {**ULTRALYTICS, "names": repr(names)}))
+    metadata = {**ULTRALYTICS, "names": repr(names), "edge_sdk.model": '{"x":' + 9999 * "["}  # nobody's description
+    _, lines = _described(_file(tmp_path, {"y": [1, 2004, 84]}, metadata))
     assert len(lines) == 2000
     assert all(line.isprintable() for line in lines)
 
@@ -277,6 +278,8 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
         ({"labels": [1, 300], "boxes": [1, 300, 4], "scores": [1, 300]}, {}, {}, ModelError, "are those of no decoder"),
         ({"y": [1, 84, 85]}, {"edge_sdk.model": IMPORTED}, {}, ModelError, "its metadata describe another model"),
         ({"y": [1, 6, 84]}, {"edge_sdk.model": IMPORTED.replace("64", "96")}, {}, ModelError, "input.size_wh is "),
+        ({"y": [1, 6, 84]}, {"edge_sdk.model": IMPORTED.replace('"size_wh', '"color":"GRAY","size_wh')}, {}, ModelError,
+         "describe another model: input 'images' has shape 1x3x64x64"),
         ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
         ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
         ({"y": [1, 56, 84]}, {"task": "pose", "kpt_shape": "[9]"}, {}, ModelError,

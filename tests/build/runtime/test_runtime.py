@@ -13,6 +13,7 @@ import sys
 import zipfile
 from base64 import urlsafe_b64encode
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import onnx
@@ -31,6 +32,7 @@ from edge_sdk_tools.runtime.prove import Proof
 from edge_sdk_tools.runtime.recipe import HEADERS, PATCHES, apply_patches, write_stubs
 from edge_sdk_tools.runtime.wheelhouse import make_wheelhouse
 from tests.support import models as tiny
+from tests.support.broker import wait_until
 from tests.support.bundles import FILES, make_manifest, write_bundle
 from tests.support.logs import refusal
 from tests.support.program import Cli
@@ -551,9 +553,11 @@ def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
 
     assert "here has no " in refused(IncompatibleError, reduced_wheel(tmp_path / "other", other))
     assert "cannot be read as a wheel" in refused(UsageError, junk)
-    with zipfile.ZipFile(junk, "w") as archive:
+    with zipfile.ZipFile(junk, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"onnxruntime/capi/{REDUCED_FILE}", "{}")
     entry = bytearray(junk.read_bytes())
+    junk.write_bytes(entry.replace(b"\xab\xae\x05\0", b"\xff" * 4))  # damaged where it is compressed
+    assert "cannot be read as a wheel" in refused(UsageError, junk)
     entry[entry.index(b"PK\x01\x02") + 8] |= 1  # it says that it is encrypted
     junk.write_bytes(entry)
     assert "cannot be read as a wheel" in refused(UsageError, junk)
@@ -608,9 +612,20 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
 
 def test_pip_is_ended_when_a_source_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    program(tmp_path, "python", "mkdir $TMPDIR/x; printf whole > $TMPDIR/x/a-1.tar.gz; exec sleep 60")
+    child = "sleep 60 & echo $! > $TMPDIR/../child; mkdir $TMPDIR/x; printf whole > $TMPDIR/x/a-1.tar.gz; wait"
+    program(tmp_path, "python", child)
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "_sha256", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            sources.fetch_archive("a==1", "a-1.tar.gz", "0" * 64, tmp_path)
+    state = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
+    wait_until(lambda: not state.exists() or state.read_text().split()[2] == "Z", "pip's own child")
     sources.fetch_archive("a==1", "a-1.tar.gz", hashlib.sha256(b"whole").hexdigest(), tmp_path)
     assert (tmp_path / "a-1.tar.gz").read_bytes() == b"whole"
     program(tmp_path, "python", "echo 'ERROR: no such thing' >&2; exit 1")
     with pytest.raises(MissingDependencyError, match=r"the source of b==1 \(no such thing\)"):
         sources.fetch_archive("b==1", "b-1.tar.gz", "0" * 64, tmp_path)
+    program(tmp_path, "python", "exec sleep 60")
+    monkeypatch.setattr(sources, "_PIP_TIMEOUT_S", 0.1)
+    with pytest.raises(MissingDependencyError, match=r"pip cannot fetch .* \(it did not end within 0.1 s\)"):
+        sources.fetch_tools(tmp_path)

@@ -460,6 +460,11 @@ def test_nothing_found_is_an_empty_result(decoder: str) -> None:
     assert len(got.confidence) == len(got.class_id) == 0
 
 
+def test_no_place_at_all_is_an_empty_result() -> None:
+    got = _detect(_spec("ssd"), 20, np.zeros((1, 0, 4), np.float32), np.zeros((1, 0, 21), np.float32))
+    assert got.xyxy.shape == (0, 4)
+
+
 @pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "yunet", "ssd", "end_to_end", "detr"])
 def test_boxes_of_no_size_or_of_any_stop_nothing(decoder: str) -> None:
     """Scores that count, of boxes that are no numbers: what is found has finite numbers."""

@@ -88,6 +88,7 @@ PROTOCOL = "3.1.1"
 
 _ATTEMPTS = 5  # another program may take the port between the choice and the start
 _READY_S = 20.0
+_LISTENS = "the broker listens"  # what it says itself: another program on its port would accept a connection too
 
 
 @contextmanager
@@ -100,7 +101,7 @@ def running_broker() -> Iterator[int]:
         for _ in range(_ATTEMPTS):
             port = _free_port()
             command = [sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)]
-            if _is_ready(stack.enter_context(child(command, errors)), port):
+            if _is_ready(stack.enter_context(child(command, errors)), errors):
                 break
         else:
             raise PublishError(f"the demo's broker does not start: {last_line(errors)}")
@@ -113,22 +114,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_ready(process: subprocess.Popen[bytes], port: int) -> bool:
+def _is_ready(process: subprocess.Popen[bytes], errors: Path) -> bool:
     deadline = time.monotonic() + _READY_S
     while process.poll() is None and time.monotonic() < deadline:
-        if _answers(port):
-            # Another program on that port would answer just as well, but then this one would have ended.
-            return process.poll() is None
+        if _LISTENS in errors.read_text(encoding="utf-8", errors="replace"):
+            return True
         time.sleep(0.05)
     return False
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection((HOST, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 _SUBSCRIBE_S = 10.0
@@ -208,6 +200,7 @@ async def _serve(port: int) -> None:
         }
     )
     await broker.start()
+    sys.stderr.write(f"{_LISTENS}\n")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

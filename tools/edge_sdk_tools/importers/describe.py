@@ -144,6 +144,8 @@ def _as_imported(model: Path, known: DescribedModel, labels: Path | None) -> Des
         examined = _examined(model, known.input)
         if adopted(examined.report.declared or (), known.input) != known.input:
             raise ModelError(f"input.size_wh is {known.input.size_wh}, the file's input {examined.report.declared}")
+        for error in examined.report.of("error"):
+            raise ModelError(error.what)
         make_stage(spec, chosen, [output.shape or () for output in examined.report.outputs])
     except (EdgeError, ValueError) as cause:
         raise ModelError(f"{model}: its metadata describe another model: {cause}; give --decoder") from cause

@@ -154,7 +154,7 @@ def described_in(metadata: Mapping[str, str]) -> DescribedModel | None:
     """Return what an import left in a file's metadata; None where there is nothing, or nothing that can be read."""
     try:
         return msgspec.json.decode(metadata.get(_MODEL_KEY, ""), type=DescribedModel)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):  # thousands of brackets in a key that nothing reads
         return None
 
 
@@ -169,7 +169,7 @@ def read_import_record(path: Path) -> ImportRecord | None:
         return None
     try:
         record = msgspec.json.decode(texts[0], type=ImportRecord)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return record if record.graph_sha256 == _digest(proto) else None
 

@@ -242,7 +242,12 @@ class Steps:
         stamp.unlink(missing_ok=True)
         self.on_progress(name, 0, 1)
         began_s, *cpu_s = time.monotonic(), *os.times()[:4]
-        action()
+        try:
+            action()
+        except subprocess.TimeoutExpired as cause:
+            raise EdgeError(
+                f"{name}: {Path(cause.cmd[0]).name} did not end within {cause.timeout:g} s; try again"
+            ) from cause
         spent_s = sum(os.times()[:4]) - sum(cpu_s)
         self.took[name] = (round(time.monotonic() - began_s, 1), round(spent_s, 1))
         stamp.write_text(digest)

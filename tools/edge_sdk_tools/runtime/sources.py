@@ -6,10 +6,12 @@ is copied, never changed. CMake, Ninja and auditwheel are fetched with pip into 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -221,18 +223,24 @@ def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> Non
         said, until = Path(scratch) / "said", time.monotonic() + _PIP_TIMEOUT_S
         with (
             said.open("w") as file,
-            subprocess.Popen(command, env={**os.environ, "TMPDIR": scratch}, stderr=file) as process,
+            subprocess.Popen(
+                command, env={**os.environ, "TMPDIR": scratch}, stderr=file, start_new_session=True
+            ) as process,
         ):
-            found = None
-            while found is None and time.monotonic() < until:
-                ended = process.poll() is not None
-                found = next((path for path in Path(scratch).rglob(name) if _sha256(path) == sha256), None)
-                if ended:
-                    break
-                time.sleep(0.0 if found else 0.5)
-            if found is not None:
-                shutil.copyfile(found, folder / f".{name}")
-            process.terminate()
+            try:
+                found = None
+                while found is None and time.monotonic() < until:
+                    ended = process.poll() is not None
+                    found = next((path for path in Path(scratch).rglob(name) if _sha256(path) == sha256), None)
+                    if ended:
+                        break
+                    time.sleep(0.0 if found else 0.5)
+                if found is not None:
+                    shutil.copyfile(found, folder / f".{name}")
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # and what it started, which would go on for minutes
+                process.wait()
         if found is None:
             raise MissingDependencyError(
                 f"pip cannot fetch the source of {requirement} ({last_words(said.read_text(errors='replace'))}); "

@@ -130,10 +130,12 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
     try:
         with zipfile.ZipFile(path) as archive:
             record = f"{name}/capi/{REDUCED_FILE}"
-            text = archive.open(record).read(_LONGEST_RECORD) if record in archive.namelist() else None
+            text = None
+            if record in archive.namelist():
+                with archive.open(record) as file:
+                    text = file.read(_LONGEST_RECORD)
         reduced = msgspec.json.decode(text, type=ReducedRuntime) if text else None
-    # zipfile raises RuntimeError for encrypted files and for unknown compression.
-    except (OSError, RuntimeError, zipfile.BadZipFile, msgspec.DecodeError) as cause:
+    except Exception as cause:  # zipfile's, its decompressors' and msgspec's share no root of their own
         raise UsageError(f"{path}: cannot be read as a wheel: {first_line(cause)}") from cause
     parts = path.stem.split("-")
     if path.suffix != ".whl" or len(parts) < 5 or parts[0] != name:
