@@ -296,9 +296,8 @@ class Stage:
     def _fetch_tools(self, downloads: Path) -> None:
         tools = sources.tools_folder(downloads)
         self.did.append("tools")
-        cmake = (
-            f'echo "$@" > {tools}/cmake.txt; pwd > build.ninja; install -D build.ninja modules/core/version_string.inc'
-        )
+        told = "install -D build.ninja modules/core/version_string.inc; cp build.ninja opencv_data_config.hpp"
+        cmake = f'echo "$@" > {tools}/cmake.txt; pwd > build.ninja; {told}'
         program(tools / "cmake/data/bin", "cmake", cmake)
         program(tools / "bin", "ninja", f". {self.ninja}")
         (tools / "auditwheel").mkdir()
@@ -589,7 +588,7 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
 
     monkeypatch.setattr(sources, "fetch_archive", fetch_archive)
     monkeypatch.setattr(small._Build, "_prove", compare)
-    stage.compiles("cat modules/core/version_string.inc 2>/dev/null; echo new > cv2.abi3.so; echo new > _core.so")
+    stage.compiles("cat opencv_data_config.hpp 2>/dev/null; echo new > cv2.abi3.so; echo new > _core.so")
     built = small.build_small(PI, tmp_path / "small")
     wheels = [built.output / one.file for one in built.wheels]
     assert [path.name.split("-", 2)[2] for path in wheels] == [

@@ -328,12 +328,15 @@ class _Build:
         command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
         command += ["-S", tree / "opencv", "-B", objects, *(f"-D{name}={value}" for name, value in settings.items())]
         self._steps.run(f"{OPENCV.name}-configure", command, objects, PYTHONPATH=str(self._tools))
-        # What OpenCV says of its build names folders of this machine.
-        said_of_itself = objects / "modules" / "core" / "version_string.inc"
-        text = said_of_itself.read_text(encoding="utf-8")
+        # What OpenCV says of its build, and where it looks for data files.
+        for told in (objects / "modules" / "core" / "version_string.inc", objects / "opencv_data_config.hpp"):
+            told.write_text(self._without_folders(told.read_text(encoding="utf-8")), encoding="utf-8")
+
+    def _without_folders(self, text: str) -> str:
+        """Return a text without the names of this machine's folders."""
         for folder in (self._steps.work, Path(sys.prefix), Path(sys.base_prefix), Path.home()):
             text = text.replace(str(folder), "")
-        said_of_itself.write_text(text, encoding="utf-8")
+        return text
 
     def _configure_numpy(self, tree: Path, objects: Path) -> None:
         number, include = self._device.python.replace(".", ""), self._headers / f"python{self._device.python}"
@@ -373,7 +376,7 @@ class _Build:
             files[name] = self._stripped(next(objects.rglob(Path(name).name)))
         if package is NUMPY:  # what it says of its build is the small one's
             text = (objects / "numpy" / "__config__.py").read_text(encoding="utf-8")
-            files["numpy/__config__.py"] = text.replace(str(objects), "").encode()
+            files["numpy/__config__.py"] = self._without_folders(text).encode()
         tag = stock.stem.split("-", 2)[2].rsplit("-", 1)[0]
         about = f"{'-'.join(stock.name.split('-')[:2])}.dist-info/WHEEL"
         kept = [line for line in files[about].decode().splitlines() if line and not line.startswith(("Tag:", "Build:"))]
