@@ -18,7 +18,7 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.statistics import Figure, Interval
+from edge_sdk_tools.evaluate.statistics import Figure, Interval, cross_validated
 from edge_sdk_tools.graph.profile import host_saturates
 from edge_sdk_tools.prove import parity
 from edge_sdk_tools.prove.parity import Proof
@@ -256,6 +256,19 @@ def test_each_half_of_few_images_measures_what_the_other_half_would_choose() -> 
     assert (found.chosen.recipe, found.fallback_reason) == (trials[0].recipe, None)
     once = Search(trials[:1], trials[0], ())
     assert search.cross_validate(once, Gates(), elsewhere=False) is once
+    best = Figure("top-1", Interval(1.0, 0.9, 1.0), Interval(1.0, 0.9, 1.0), Interval(0.02, 0.0, 0.04))
+    assert cross_validated(best, best, best).value == Interval(1.0, 0.92, 1.0)
+
+
+@pytest.mark.parametrize(("names", "count"), [("ab", 2), ("a", 0)])
+def test_halves_that_miss_a_figure_claim_nothing(monkeypatch: pytest.MonkeyPatch, names: str, count: int) -> None:
+    figures = {name: Figure(name, Interval(0.8, 0.7, 0.9)) for name in "ab"}
+    whole, half = (evaluation_of(tuple(figures[name] for name in of), ()) for of in ("ab", names))
+    monkeypatch.setattr(parity, "summarise", lambda *_: half)
+    monkeypatch.setattr(parity, "agreement_of", lambda *_: None)
+    dataset = SimpleNamespace(truths=(), places_dealt=lambda parts: [[0]] * parts)
+    observed = SimpleNamespace(dataset=dataset, records=range(120), picked=lambda _places: None)
+    assert len(parity._halves(observed, whole)) == count
 
 
 def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:

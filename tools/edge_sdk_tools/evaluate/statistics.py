@@ -233,7 +233,8 @@ def cross_validated(whole: Figure, one: Figure, other: Figure) -> Figure:
     assert whole.reference is not None  # or nothing is compared
     difference = _mean(one.difference, other.difference)
     shift = whole.reference.value + difference.value - whole.value.value
-    own = Interval(*(end + shift for end in msgspec.structs.astuple(whole.value)))
+    ends = np.array(msgspec.structs.astuple(whole.value)) + shift
+    own = Interval(*(ends.clip(0, 1) if whole.unit == SHARE else ends).tolist())
     test = _mean(one.test, other.test) if one.test and other.test else None
     return msgspec.structs.replace(whole, value=own, difference=difference, test=test)
 

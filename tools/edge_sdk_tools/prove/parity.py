@@ -136,7 +136,7 @@ def measure(
         samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
         worst=TASKS[observed.task].worst(observed, _WORST),
         images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
-        halves=_halves(observed),
+        halves=_halves(observed, evaluation),
     )
 
 
@@ -161,7 +161,7 @@ def timed(
     return msgspec.structs.replace(proof, fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
 
 
-def _halves(observed: Observed) -> tuple[tuple[Evaluation, Agreement], ...]:
+def _halves(observed: Observed, whole: Evaluation) -> tuple[tuple[Evaluation, Agreement], ...]:
     if observed.dataset.truths is None or not ENOUGH_IMAGES <= len(observed.records) < ENOUGH_TO_SPLIT:
         return ()
     halves = [observed.picked(places) for places in observed.dataset.places_dealt(2)]
@@ -169,6 +169,9 @@ def _halves(observed: Observed) -> tuple[tuple[Evaluation, Agreement], ...]:
         evaluations = [summarise(half, "half of the evaluation images") for half in halves]
     except (AccuracyGateError, DataError):
         return ()  # a half shows nothing
+    named = {tuple(figure.name for figure in one.quality) for one in (whole, *evaluations)}
+    if len(named) > 1:  # two pictures of each person: no half has a pair
+        return ()
     return tuple((one, agreement_of(half, one)) for half, one in zip(halves, evaluations, strict=True))
 
 
