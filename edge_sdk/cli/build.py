@@ -131,7 +131,7 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
             for f in report.quality
             if f.reference is not None and f.difference is not None
         ),
-        ("integer convolutions", "", f"{report.integer_mac_share:.1%}", ""),
+        ("integer, where meant", "", f"{report.integer_mac_share:.1%}", ""),
     ]
     for warning in report.warnings:
         if warning not in said:

@@ -248,7 +248,7 @@ def _variant(one: Variant, size: int) -> str:
     if one.agreement is not None:
         parts.append(f"agrees with FP32 {one.agreement.value:.3f}")
     if one.integer_mac_share is not None:
-        parts.append(f"{one.integer_mac_share:.0%} in integers")
+        parts.append(f"{one.integer_mac_share:.0%} of what is meant for integers in them")
     parts.append(f"{one.host_latency_ms:.3g} ms where it was built")
     if one.estimate is not None:
         parts.append(f"about {one.estimate.latency_ms:.3g} ms on a {one.estimate.core}")

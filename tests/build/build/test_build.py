@@ -77,7 +77,7 @@ def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, cli: Cl
     assert "replacing" not in captured.out
     # A CPU without VNNI is warned of, too.
     assert [line for line in captured.err.splitlines() if "VNNI" not in line] == [
-        "edge-sdk: warning: too few images to judge much: 3, give 25 or more",
+        "edge-sdk: warning: too few images to judge much: measured on 3, expected 25 or more",
         "edge-sdk: warning: few images calibrate: 9, give 10 or more, better 100",
     ]
     assert {p.name for p in tmp_path.iterdir()} == {"cells.edge", "labels.txt", "model.onnx", "model.toml", "pictures"}

@@ -330,6 +330,8 @@ def test_steps_are_done_again_for_what_has_changed(tmp_path: Path, made: dict[st
     first, second = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
     built = stage.build(first)
     assert ("compile", 2, 2) in stage.told
+    toolchain = next(cache_folder().rglob("toolchain.cmake")).read_text()
+    assert "set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)" in toolchain
     assert built.remembered == ()
     every = ("download", "patch", "configure", "compile", "package", "prove")
     assert stage.build(first).remembered == every
@@ -602,8 +604,8 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
     log = cache_folder() / "runtime" / "opencv_python_headless-compile.log"
     assert log.read_text().strip() == "/build-opencv_python_headless"  # what OpenCV says of its build
     assert len(small.build_small(PI, tmp_path / "small").remembered) == 7
-    house = make_wheelhouse([], PI, index.sdk, tmp_path / "house", replaced=wheels[1:])
-    assert wheels[1].name in {one.file for one in house}
+    house = make_wheelhouse([], PI, index.sdk, tmp_path / "house", replaced=wheels)
+    assert {path.name for path in wheels} < {one.file for one in house}
     pins = (Path(__file__).parents[3] / "constraints.txt").read_text()
     assert all(f"{one.name.replace('_', '-')}=={one.version}" in pins for one in small.PACKAGES)
     assert "aarch64 only" in refusal(UsageError, small.build_small, "x86_64", tmp_path / "small")

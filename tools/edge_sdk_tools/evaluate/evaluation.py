@@ -35,7 +35,9 @@ def warnings_about(observed: Observed) -> tuple[str, ...]:
     """Return one line for each warning about the evaluated models."""
     doubts = [line for which in range(len(observed.participants)) if (line := constant_answer(observed, which))]
     if len(observed.records) < ENOUGH_IMAGES:
-        doubts.append(f"too few images to judge much: {len(observed.records)}, give {ENOUGH_IMAGES} or more")
+        doubts.append(
+            f"too few images to judge much: measured on {len(observed.records)}, expected {ENOUGH_IMAGES} or more"
+        )
     if observed.dataset.conflicts:
         doubts.append(f"images of equal content with different labels: {observed.dataset.conflicts}, the first counts")
     return tuple(doubts)

@@ -389,7 +389,7 @@ class _Build:
         if tree.dependencies:
             settings["FETCHCONTENT_FULLY_DISCONNECTED"] = "ON"
         if ccache := shutil.which("ccache"):
-            settings |= {f"CMAKE_{language}COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
+            settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
         command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
         command += ["--compile-no-warning-as-error", "-S", tree.root / "cmake", "-B", objects]
         command += [f"-D{name}={value}" for name, value in settings.items()]

@@ -41,12 +41,21 @@ _SHARED = ("qemu-aarch64", "libraries", "system", "icount.so", *CPUS)
 _BEHIND = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_")
 
 # What a device does first. Both runtimes import numpy, so that it is not counted.
+PEAK = """
+def peak_kib():
+    # Not ru_maxrss, which begins with what the process had that started this one.
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+"""
+"""Python source of a function that returns the highest resident memory of a program, in KiB."""
+
 _STARTUP = """
-import json, resource, sys, time
+import json, sys, time
 import numpy
-marks = [(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)]
+marks = []
 def mark():
-    marks.append((time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+    marks.append((time.process_time(), peak_kib()))
+mark()
 import onnxruntime as ort
 mark()
 options = ort.SessionOptions()
@@ -326,7 +335,7 @@ def _starts(reduced: Counter, stock: Counter, other: Counter, model: Path) -> tu
 
 
 def _marks(board: Counter, cpu: Cpu, model: Path) -> list[tuple[float, float]]:
-    done = run_python(board, cpu, _STARTUP, str(model))
+    done = run_python(board, cpu, PEAK + _STARTUP, str(model))
     if done.returncode:
         line = last_words(done.stderr)
         raise EdgeError(f"{model.name}: the emulated {cpu} ended with {done.returncode}: {line}")

@@ -209,8 +209,8 @@ FLAGS = {
 TOOLCHAIN = """\
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
-set(CMAKE_CCOMPILER {compiler}gcc)
-set(CMAKE_CXXCOMPILER {compiler}g++)
+set(CMAKE_C_COMPILER {compiler}gcc)
+set(CMAKE_CXX_COMPILER {compiler}g++)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 """
 

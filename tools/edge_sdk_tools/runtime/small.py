@@ -34,9 +34,9 @@ from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.packages import cache_folder, last_words
 from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, check_programs
+from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, check_programs, check_room
 from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of
-from edge_sdk_tools.runtime.prove import board_with, check_leaks, run_python
+from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, run_python
 from edge_sdk_tools.runtime.recipe import TOOLCHAIN
 
 
@@ -120,7 +120,7 @@ sysconfig.get_paths = lambda *a, **k: {{**paths(*a, **k), "include": {include!r}
 
 # What a device calls, on one picture; each result, and the least CPU time of five.
 _CALLS = """
-import json, resource, sys, time
+import json, sys, time
 import numpy as np
 began = time.process_time()
 import cv2
@@ -128,7 +128,7 @@ took = {"import": time.process_time() - began}
 cv2.setNumThreads(1)
 picture = np.load(sys.argv[1])
 jpeg = cv2.imencode(".jpg", picture)[1]
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+memory = peak_kib()
 gray = cv2.cvtColor(picture, cv2.COLOR_BGR2GRAY)
 turn = np.float32([[0.3, 0.05, 3], [-0.05, 0.3, 4]])
 table = np.arange(255, -1, -1, np.uint8)
@@ -189,7 +189,8 @@ class Compared(msgspec.Struct, frozen=True):
     Attributes:
         cpu_s, stock_cpu_s: least CPU seconds of the emulator by call.
         difference: the largest between both results by call.
-        peak_mb, stock_peak_mb: resident memory with both packages imported, MB of 1e6 bytes.
+        peak_mb, stock_peak_mb: highest resident memory with both packages imported and the emulator's own,
+            MB of 1e6 bytes.
     """
 
     core: str
@@ -236,6 +237,7 @@ def build_small(target: str, output: Path, *, jobs: int | None = None, on_progre
     try:
         work.mkdir(parents=True, exist_ok=True)
         output.mkdir(parents=True, exist_ok=True)
+        check_room(work, shutil.disk_usage(work).free)
         with locked(work):
             return _Build(Steps(work, on_progress), device, jobs or os.cpu_count() or 1).run(output)
     except OSError as cause:
@@ -272,7 +274,7 @@ class _Build:
         do("small-package", settings, record, lambda: self._package(record))
         wheels = msgspec.json.decode(record.read_bytes(), type=tuple[SmallWheel, ...])
         proof = self._made / "small-proof.json"
-        do("small-prove", (wheels, _CALLS), proof, lambda: self._prove(wheels, proof))
+        do("small-prove", (wheels, PEAK, _CALLS), proof, lambda: self._prove(wheels, proof))
         for path in self._made.iterdir():
             shutil.copyfile(path, output / path.name)
         compared = msgspec.json.decode(proof.read_bytes(), type=tuple[Compared, ...])
@@ -423,7 +425,7 @@ def _compare(small: Counter, stock: Counter, core: Cpu, picture: Path, folder: P
     said_by, results = [], []
     for name, board in (("small", small), ("stock", stock)):
         file = folder / f"{name}-{core}.npz"
-        done = run_python(board, core, _CALLS, str(picture), str(file))
+        done = run_python(board, core, PEAK + _CALLS, str(picture), str(file))
         if done.returncode:
             line = last_words(done.stderr)
             raise EdgeError(f"the {name} packages on an emulated {core} ended with {done.returncode}: {line}")

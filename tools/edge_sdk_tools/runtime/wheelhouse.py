@@ -140,8 +140,12 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
     parts = path.stem.split("-")
     if path.suffix != ".whl" or len(parts) < 5 or parts[0] != name:
         raise UsageError(f"{path}: expected the wheel of {name}, under the name that it was made with")
-    python, _, platform = parts[-3:]
-    if not python.startswith(("py3", f"cp{device.python.replace('.', '')}")):
+    python, abi, platform = parts[-3:]
+    minor = int(device.python.split(".")[1])
+    if not (
+        python.startswith(("py3", f"cp3{minor}"))
+        or (abi == "abi3" and python in {f"cp3{older}" for older in range(minor)})
+    ):
         raise UsageError(f"{path}: for {python}, target {device.name} has Python {device.python}")
     if platform != "any" and not platform.endswith(f"_{device.machine}"):
         raise UsageError(f"{path}: for {platform}, target {device.name} is {device.machine}")
