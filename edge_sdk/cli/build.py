@@ -139,7 +139,12 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
     title = f"{report.name} for {report.target}, measured on {report.measured_on}"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
     if band := report.verdict.band:
-        click.secho(folded(f"the loss is {band}: {report.verdict.loss}"), fg=_COLOURS[band])
+        remedy = (
+            "; the gates in model.toml let it pass, --with-fp32 carries the float model beside it"
+            if band == "bad"
+            else ""
+        )
+        click.secho(folded(f"the loss is {band}: {report.verdict.loss}{remedy}"), fg=_COLOURS[band])
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
     _show_trials(report)
@@ -149,7 +154,8 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
     click.echo(folded(teacher))
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
     chose = f"; {len(report.split.choice)} others chose the recipe" if report.split and report.split.choice else ""
-    click.echo(f"calibrated with {report.calibration_images}{of} images{chose}; {report.float_nodes} nodes left float")
+    left = f"{report.float_nodes} nodes left float" + (", a decoding tail's among them" if report.float_nodes else "")
+    click.echo(f"calibrated with {report.calibration_images}{of} images{chose}; {left}")
     if report.remembered_steps:
         finished = "1 finished step" if report.remembered_steps == 1 else f"{report.remembered_steps} finished steps"
         click.echo(f"{finished} came from an earlier build; --fresh does everything again")
