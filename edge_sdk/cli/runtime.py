@@ -80,7 +80,7 @@ def _build(
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once.  [default: one a core]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")
 def _minimal(target: str, output: Path, jobs: int | None, as_json: bool) -> None:
-    """Compile an OpenCV without FFmpeg and a numpy without OpenBLAS: 25 MB in place of 136.
+    """Compile an OpenCV without FFmpeg and a numpy without OpenBLAS: 28 MB in place of 146.
 
     For devices whose camera is V4L2's or picamera2: no RTSP, HTTP or video file is read with them.
     """

@@ -258,7 +258,7 @@ def _hang_up(listener: socket.socket, times: int) -> None:
 
 def test_hanging_openings_hold_up_no_other(tmp_path: Path, silent: socket.socket) -> None:
     film = str(write_video(tmp_path / "a.avi", range(3)))
-    ways = [SourceOptions(transport=transport, open_timeout_s=60.0) for transport in ("tcp", "udp")]  # type: ignore[arg-type]
+    ways = [SourceOptions(transport="tcp", open_timeout_s=60.0), SourceOptions(transport="udp", open_timeout_s=60.0)]
     with socket.create_server(("127.0.0.1", 0)) as curt, ThreadPoolExecutor(3) as others:
         others.submit(_hang_up, curt, 2)
         hanging = [others.submit(_refused, _url(silent), way) for way in ways]

@@ -19,7 +19,8 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,17 +122,8 @@ def build_runtime(
         raise UsageError(f"--cmake {wrong[0]}: expected NAME=VALUE")
     needs = read_needs(bundles, device)
     check_programs({**COMPILERS, "protoc": "protobuf-compiler"})
-    work = cache_folder() / "runtime"
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-        output.mkdir(parents=True, exist_ok=True)
-        check_room(work, shutil.disk_usage(work).free)
-        with locked(work):
-            steps = Steps(work, on_progress)
-            return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
-    except OSError as cause:
-        what = "the disk is full; a runtime's build needs 3 GB" if is_full(cause) else cause.strerror or str(cause)
-        raise OutputError(f"{cause.filename or work}: {what}") from cause
+    with begun(output, on_progress) as steps:
+        return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
 
 
 class Needs(NamedTuple):
@@ -222,6 +214,25 @@ def check_room(folder: Path, free_bytes: int) -> None:
         raise OutputError(
             f"{folder}: {free_bytes / 1e9:.1f} GB are free, a runtime's build needs {_NEEDED_BYTES / 1e9:.0f}"
         )
+
+
+@contextmanager
+def begun(output: Path, on_progress: OnProgress) -> Iterator[Steps]:
+    """Make the folder of the results and that of the work, which one build at a time holds; yield the work's steps.
+
+    Raises:
+        OutputError: a folder cannot be written, or the disk is full.
+    """
+    work = cache_folder() / "runtime"
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        output.mkdir(parents=True, exist_ok=True)
+        check_room(work, shutil.disk_usage(work).free)
+        with locked(work):
+            yield Steps(work, on_progress)
+    except OSError as cause:
+        what = "the disk is full; a build needs 3 GB" if is_full(cause) else cause.strerror or str(cause)
+        raise OutputError(f"{cause.filename or work}: {what}") from cause
 
 
 class Steps:

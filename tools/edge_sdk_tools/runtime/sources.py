@@ -228,13 +228,12 @@ def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> Non
             ) as process,
         ):
             try:
-                found = None
-                while found is None and time.monotonic() < until:
-                    ended = process.poll() is not None
+                while True:
+                    is_over = process.poll() is not None or time.monotonic() > until
                     found = next((path for path in Path(scratch).rglob(name) if _sha256(path) == sha256), None)
-                    if ended:
+                    if found is not None or is_over:
                         break
-                    time.sleep(0.0 if found else 0.5)
+                    time.sleep(0.5)
                 if found is not None:
                     shutil.copyfile(found, folder / f".{name}")
             finally:
