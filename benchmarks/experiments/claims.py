@@ -76,7 +76,7 @@ def main(models: tuple[Path, ...], data: Path, calibration: Path | None, target:
         spec = load_model_spec(model)
         labels = check_model(spec, None).labels
         background = bool(spec.classification.background_class)
-        halves = read_dataset(data, labels, spec.task, background_class=background).dealt(2)
+        halves = read_dataset(data, labels, spec.task, background_class=background).stratified_split(2)
         with tempfile.TemporaryDirectory() as name:
             folders = [write(half, Path(name) / str(number)) for number, half in enumerate(halves)]
             for seen, unseen in (folders, folders[::-1]):

@@ -294,7 +294,7 @@ def _broken_rules(config: Config) -> Iterator[str]:
 
 
 def _broken_rules_beside(document: object, folder: Path) -> Iterator[str]:
-    """Yield a line for each rule that the values of a document break which are right by themselves."""
+    """Yield a line for each rule between keys that a document breaks, even if some of its other values are wrong."""
     rest, removed = without_problems(document, Config)
     try:
         config = convert(rest, Config, folder)

@@ -326,7 +326,7 @@ class Masks(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def _cells_under(start: int, stop: int, scale: float, offset: float, count: int) -> tuple[float, slice]:
-    """Return the place of the first pixel in the cells between which pixels start..stop lie, and these cells."""
+    """Return the cells that pixels start..stop are interpolated from, after the first pixel's place among them."""
     low, high = ((pixel + 0.5) * scale + offset - 0.5 for pixel in (start, stop - 1))
     first = min(max(0, math.floor(low)), count - 1)
     return low - first, slice(first, max(first + 1, math.floor(high) + 2))

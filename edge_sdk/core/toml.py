@@ -154,7 +154,7 @@ def value_problems(value: object, schema: type[msgspec.Struct], key: str) -> Ite
 
 
 def without_problems(document: object, schema: type[msgspec.Struct]) -> tuple[Any, list[str]]:
-    """Return a copy of a document without unknown keys and without wrong values that are no tables; and their places.
+    """Return a copy of a document without its unknown keys and wrong values, and the places of what was removed.
 
     A table that lacks a required key, or whose values do not fit together, stays as it is.
     """
@@ -424,7 +424,7 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
 
 
 def _type_in(field: inspect.Field, table: dict[str, object], value: object) -> inspect.Type:
-    """Return the type of a field, of which a value that no table may have is told the choices beside its other keys."""
+    """Return the type of a field; for an unknown value, one with the choices that the table's other keys leave."""
     among = _notes(field.type).get("among")
     is_known = any(isinstance(kind, inspect.LiteralType) and value in kind.values for kind in _options(field.type))
     return field.type if among is None or is_known else inspect.LiteralType(tuple(sorted(among(table))))

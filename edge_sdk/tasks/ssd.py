@@ -231,7 +231,7 @@ _ULTRAFACE = DetectionSpec(
 
 
 def _ultraface_priors(seen: Sequence[SeenOutput]) -> DetectionSpec:
-    """Give the priors where the boxes are what convolutions compute, and not yet decoded."""
+    """Return UltraFace's priors if the boxes come straight from a convolution, and so are not decoded yet."""
     is_raw = any(output.operator == "Conv" for output in seen if output.shape and output.shape[-1] == 4)
     return _ULTRAFACE if is_raw else DetectionSpec()
 

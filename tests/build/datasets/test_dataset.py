@@ -127,7 +127,7 @@ def test_images_are_dealt_out_class_by_class_and_always_alike(tmp_path: Path) ->
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "000.png").rename(tmp_path / "b" / "zzz.png")
     (tmp_path / "b" / "labels.csv").write_text(f"file,class_id\n{rows.replace('000.png', 'zzz.png')}")
-    parts, again = (read_dataset(tmp_path / name, ["x", "y"], "classification").dealt(2) for name in "ab")
+    parts, again = (read_dataset(tmp_path / name, ["x", "y"], "classification").stratified_split(2) for name in "ab")
     assert [Counter(class_id for _, class_id in _ids(part)) for part in parts] == [{0: 4, 1: 2}, {0: 4, 1: 2}]
     assert not {i.sha256 for i in parts[0].images.images} & {i.sha256 for i in parts[1].images.images}
     renamed = [[stem.replace("zzz", "000") for stem, _ in _ids(part)] for part in again]
@@ -138,7 +138,7 @@ def test_boxes_are_dealt_out_by_the_class_that_fewest_pictures_show(tmp_path: Pa
     images = find_images([write_pictures(tmp_path, 8)])
     boxes = [[0, 1] if i % 4 == 0 else [0] if i % 4 < 3 else [] for i in range(8)]
     truths = tuple(BoxTruth(np.zeros((len(b), 4)), np.array(b, np.int64), np.zeros(len(b), bool), True) for b in boxes)
-    for part in Dataset(images, truths, "yolo").dealt(2):
+    for part in Dataset(images, truths, "yolo").stratified_split(2):
         assert part.truths is not None
         assert sorted(len(t.class_ids) for t in part.truths if isinstance(t, BoxTruth)) == [0, 1, 1, 2]
 

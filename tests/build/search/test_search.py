@@ -266,7 +266,7 @@ def test_halves_that_miss_a_figure_claim_nothing(monkeypatch: pytest.MonkeyPatch
     whole, half = (evaluation_of(tuple(figures[name] for name in of), ()) for of in ("ab", names))
     monkeypatch.setattr(parity, "summarise", lambda *_: half)
     monkeypatch.setattr(parity, "agreement_of", lambda *_: None)
-    dataset = SimpleNamespace(truths=(), places_dealt=lambda parts: [[0]] * parts)
+    dataset = SimpleNamespace(truths=(), stratified_indices=lambda parts: [[0]] * parts)
     observed = SimpleNamespace(dataset=dataset, records=range(120), picked=lambda _places: None)
     assert len(parity._halves(observed, whole)) == count
 

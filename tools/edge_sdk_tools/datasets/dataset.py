@@ -184,15 +184,15 @@ class Dataset(msgspec.Struct, frozen=True):
         """Return at most `count` images with their truths, evenly spread over the dataset."""
         return self if count >= len(self) else self.picked(self.images.places_spread(count))
 
-    def dealt(self, parts: int) -> list[Dataset]:
-        """Deal the images out as `places_dealt` says."""
-        return [self.picked(places) for places in self.places_dealt(parts)]
+    def stratified_split(self, parts: int) -> list[Dataset]:
+        """Split the images into parts, each with its share of every class; see `stratified_indices`."""
+        return [self.picked(places) for places in self.stratified_indices(parts)]
 
-    def places_dealt(self, parts: int) -> list[list[int]]:
-        """Deal the images out, so that each part has its share of every class; the same images are always dealt alike.
+    def stratified_indices(self, parts: int) -> list[list[int]]:
+        """Return the indices of the images in each part of a stratified split; the same images are always split alike.
 
-        A picture of boxes counts for the class of it that fewest pictures show. The order within a class is that of the
-        contents' SHA-256, which is as good as drawn.
+        Each part has its share of every class. A picture with boxes counts for the rarest of its classes. Within a
+        class the order is that of the contents' SHA-256, in place of a random one.
         """
         shown = [_classes_of(truth) for truth in self.truths or [None] * len(self)]
         counts = Counter(class_id for classes in shown for class_id in classes)

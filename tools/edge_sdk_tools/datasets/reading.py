@@ -146,14 +146,14 @@ def split_images(
             "expected 2 or more: one calibrates, another measures"
         )
     elif (labelled := _labelled(spec, labels, calibration, found, warnings)) is not None:
-        _, measuring = labelled.dealt(2)
+        _, measuring = labelled.stratified_split(2)
         chosen = found.without(measuring.images)
     else:
         chosen, held_out = found.hold_out()
         measuring = Dataset(held_out, None, "images")
     calibrating = chosen.spread(MAX_CALIBRATION_IMAGES)
     classes = _classes(spec, labels, calibration, calibrating) if TRAITS[spec.task].is_of_whole_picture else ()
-    parts = measuring.dealt(2) if len(measuring) >= ENOUGH_TO_SPLIT else [measuring]
+    parts = measuring.stratified_split(2) if len(measuring) >= ENOUGH_TO_SPLIT else [measuring]
     parts = [part.spread(MAX_EVALUATION_IMAGES) for part in parts]
     return ImageSplit(len(chosen), calibrating, parts[0], parts[-1], classes, tuple(warnings))
 

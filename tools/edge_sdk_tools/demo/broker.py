@@ -49,7 +49,10 @@ def child(command: Sequence[str], errors: Path, grace_s: float = 10.0) -> Iterat
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Handle SIGTERM and SIGINT after this, so that no process is started without being known; in the main thread."""
+    """Hold SIGTERM and SIGINT back until the block ends, so that a process started in it is known by then.
+
+    Signals are only held back in the main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

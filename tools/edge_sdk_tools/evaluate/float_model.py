@@ -241,7 +241,7 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
             now = float(rival.evidence[:, which].mean())
             is_right = float((rival.evidence - mine)[:, _LABELS].mean()) >= 0
             gains = is_right and now > before * (1 + _GAIN) and chance_of_gain(more) <= _BY_CHANCE
-            if gains and (by_labels or _sees(subject, rival.spec, dataset.picked(places[:end]))):
+            if gains and (by_labels or _finds_enough(subject, rival.spec, dataset.picked(places[:end]))):
                 what = "the score of an image by its labels is" if which == _LABELS else TASKS[observed.task].certainty
                 instead = "" if is_blind else f" instead of {before:.2f}"
                 words = f"with {rival.lines} {what} {now:.2f} on average{instead}"
@@ -253,8 +253,11 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
     return ""
 
 
-def _sees(subject: Subject, spec: ModelSpec, images: Dataset) -> bool:
-    """Tell whether a description finds objects enough, in mirror images too; what has no boxes alone passes."""
+def _finds_enough(subject: Subject, spec: ModelSpec, images: Dataset) -> bool:
+    """Tell whether the model, described so, finds enough objects and finds them in mirror images too.
+
+    Only detectors are examined; every other task passes.
+    """
     if spec.task != "detection":
         return True
     share, count = _mirrored(subject, spec, images)

@@ -164,7 +164,7 @@ def timed(
 def _halves(observed: Observed, whole: Evaluation) -> tuple[tuple[Evaluation, Agreement], ...]:
     if observed.dataset.truths is None or not ENOUGH_IMAGES <= len(observed.records) < ENOUGH_TO_SPLIT:
         return ()
-    halves = [observed.picked(places) for places in observed.dataset.places_dealt(2)]
+    halves = [observed.picked(places) for places in observed.dataset.stratified_indices(2)]
     try:
         evaluations = [summarise(half, "half of the evaluation images") for half in halves]
     except (AccuracyGateError, DataError):

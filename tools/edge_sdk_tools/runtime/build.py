@@ -122,7 +122,7 @@ def build_runtime(
         raise UsageError(f"--cmake {wrong[0]}: expected NAME=VALUE")
     needs = read_needs(bundles, device)
     check_programs({**COMPILERS, "protoc": "protobuf-compiler"})
-    with begun(output, on_progress) as steps:
+    with open_workspace(output, on_progress) as steps:
         return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
 
 
@@ -217,7 +217,7 @@ def check_room(folder: Path, free_bytes: int) -> None:
 
 
 @contextmanager
-def begun(output: Path, on_progress: OnProgress) -> Iterator[Steps]:
+def open_workspace(output: Path, on_progress: OnProgress) -> Iterator[Steps]:
     """Make the folder of the results and that of the work, which one build at a time holds; yield the work's steps.
 
     Raises:

@@ -33,7 +33,7 @@ from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.packages import last_words
 from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, begun, check_programs
+from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, check_programs, open_workspace
 from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of
 from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, run_python
 from edge_sdk_tools.runtime.recipe import TOOLCHAIN
@@ -181,7 +181,7 @@ class SmallWheel(msgspec.Struct, frozen=True):
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What a device calls, on one emulated core, with the small and the stock wheels.
+    """The functions of OpenCV and numpy that a device calls, measured with small and stock wheels on an emulated core.
 
     Attributes:
         cpu_s, stock_cpu_s: least CPU seconds of the emulator by call.
@@ -230,7 +230,7 @@ def build_small(target: str, output: Path, *, jobs: int | None = None, on_progre
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: a file, expected a folder")
     check_programs(COMPILERS)
-    with begun(output, on_progress) as steps:
+    with open_workspace(output, on_progress) as steps:
         return _Build(steps, device, jobs or os.cpu_count() or 1).run(output)
 
 

@@ -118,10 +118,10 @@ def claim(search: Search, spec: VariantSpec, activations: Activations) -> Search
 
 
 def cross_validate(search: Search, gates: Gates, *, elsewhere: bool) -> Search:
-    """Claim the mean of what each half of few images measures of the trial that the other half would have chosen.
+    """Cross-validate the claimed loss: choose a trial on each half of the images and measure it on the other half.
 
-    What is carried was chosen on all images, and a loss is a doubt: what the halves chose may be another recipe. Of one
-    trial there was nothing to choose.
+    The claim is the mean of both measurements. The recipe that ships was chosen on all images and stays; as the halves
+    may have chosen another one, a loss beyond a gate becomes a warning. With a single trial nothing is changed.
     """
     chosen, trials = search.chosen, search.trials
     if chosen is None or len(trials) < 2 or not all(trial.proof.halves for trial in trials):
