@@ -97,7 +97,6 @@ cpp = [{launcher}'{compiler}g++']
 ar = '{compiler}ar'
 strip = '{compiler}strip'
 python = '{python}'
-cython = ['{python}', '-m', 'cython']
 [built-in options]
 c_args = [{flags}]
 cpp_args = [{flags}]
@@ -342,23 +341,28 @@ class _Build:
         (objects / "sitecustomize.py").write_text(_PRETENDED.format(number=number, include=str(include)))
         python = objects / "python"
         python.write_text(f'#!/bin/sh\nPYTHONPATH="{objects}:{self._tools}" exec "{sys.executable}" "$@"\n')
-        python.chmod(0o755)
+        # pip's own script names the environment that fetched it, which may be gone.
+        cython = objects / "cython"
+        cython.write_text(f'#!/bin/sh\nexec "{python}" -m cython "$@"\n')
+        for script in (python, cython):
+            script.chmod(0o755)
         cross = objects / "cross.ini"
         flags = ", ".join(f"'{flag}'" for flag in self._flags(NUMPY))
         launcher = "'ccache', " if shutil.which("ccache") else ""
         cross.write_text(_CROSS.format(compiler=COMPILER, python=python, flags=flags, launcher=launcher))
         meson = tree / "vendored-meson" / "meson" / "meson.py"
         command: list[str | Path] = [sys.executable, meson, "setup", objects, tree, "--cross-file", cross, *NUMPY_FLAGS]
-        self._steps.run(f"{NUMPY.name}-configure", command, objects, **self._with_tools())
+        self._steps.run(f"{NUMPY.name}-configure", command, objects, **self._environment(objects))
 
-    def _with_tools(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(self._tools), "PATH": f"{self._tools / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    def _environment(self, objects: Path) -> dict[str, str]:
+        path = os.pathsep.join([str(objects), str(self._tools / "bin"), os.environ["PATH"]])
+        return {"PYTHONPATH": str(self._tools), "PATH": path}
 
     def _compile(self, package: Package) -> None:
         objects = self._objects[package.name]
         targets = ["opencv_python3"] if package is OPENCV else []
         command = [str(self._tools / "bin" / "ninja"), f"-j{self._jobs}", *targets]
-        self._steps.run(f"{package.name}-compile", command, objects, **self._with_tools())
+        self._steps.run(f"{package.name}-compile", command, objects, **self._environment(objects))
         (objects / "compiled").touch()
 
     def _package(self, record: Path) -> None:
