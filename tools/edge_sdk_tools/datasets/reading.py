@@ -135,7 +135,7 @@ def split_images(
         if not len(measuring):
             raise DataError(
                 "every evaluation image is a calibration image too; give others with --evaluation, or leave it out: "
-                "then the calibration images are parted"
+                "then the calibration images are split"
             )
         if len(measuring) < len(given):
             shared = f"{len(given) - len(measuring)} of {len(given)} evaluation images are calibration images too"
