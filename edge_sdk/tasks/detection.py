@@ -176,11 +176,11 @@ def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.i
     left = x + candidates.class_ids[order] * (np.ptp(x) + width.max() + 1)  # classes lie side by side
     # An IoU above the limit needs this part of the larger width and of the larger height in common.
     part = thresholds.iou * (1 - 1e-6)
-    found = pairs_within(left, left + width * (1 - part), _MOST_PAIRS)
+    # Of the thousand candidates at most that come here, all pairs can be looked at where there is no other way.
+    found = pairs_within(left, left + width * (1 - part), _MOST_PAIRS if by_opencv else None)
     if found is None:
-        if by_opencv:
-            return _keep_by_opencv(by_opencv, candidates, thresholds)
-        return _keep_one_by_one(candidates, order, thresholds)
+        assert by_opencv is not None  # only `_MOST_PAIRS` makes it None
+        return _keep_by_opencv(by_opencv, candidates, thresholds)
     one, other = found
     common = np.minimum(y[one] + height[one], y[other] + height[other]) - np.maximum(y[one], y[other])
     near = np.flatnonzero(common > part * np.maximum(height[one], height[other]))
@@ -202,21 +202,6 @@ def _hidden(count: int, stronger: NDArray[np.int64], weaker: NDArray[np.int64]) 
         if not is_hidden[box]:
             is_hidden[weaker[start:end]] = True
     return is_hidden
-
-
-def _keep_one_by_one(candidates: Candidates, order: NDArray[np.int64], thresholds: Thresholds) -> NDArray[np.int64]:
-    boxes, classes = candidates.boxes_xywh.astype(np.float64), candidates.class_ids
-    kept = []
-    while len(order):
-        best, order = order[0], order[1:]
-        kept.append(best)
-        x, y, width, height = boxes[order].T
-        left, top, wide, high = boxes[best]
-        common = (np.minimum(x + width, left + wide) - np.maximum(x, left)).clip(0)
-        common *= (np.minimum(y + height, top + high) - np.maximum(y, top)).clip(0)
-        ious = common / (width * height + wide * high - common)
-        order = order[(ious.astype(np.float32) <= np.float32(thresholds.iou)) | (classes[order] != classes[best])]
-    return np.asarray(kept, np.int64)
 
 
 def _keep_by_opencv(

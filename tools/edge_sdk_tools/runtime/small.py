@@ -45,13 +45,11 @@ class Package(NamedTuple):
     Attributes:
         name, version: on the package index, the name as in the names of its files.
         sha256: of its source archive there, in hex.
-        folder: of the libraries that are left out, inside the stock wheel.
     """
 
     name: str
     version: str
     sha256: str
-    folder: str
 
     @property
     def archive(self) -> str:
@@ -63,9 +61,8 @@ OPENCV = Package(
     "opencv_python_headless",
     "5.0.0.93",
     "b82f9831daab90b725c7c1ee1b36cb5732c367096ac76d119e64e14eb70d5f3c",
-    "opencv_python_headless.libs",
 )
-NUMPY = Package("numpy", "2.4.6", "f3a3570c4a2a16746ac2c31a7c7c7b0c186b95ce902e33db6f28094ed7387dda", "numpy.libs")
+NUMPY = Package("numpy", "2.4.6", "f3a3570c4a2a16746ac2c31a7c7c7b0c186b95ce902e33db6f28094ed7387dda")
 PACKAGES = (OPENCV, NUMPY)
 
 # Cameras of V4L2 and pictures are all that is left of input. CMake's own defaults are kept otherwise.
@@ -372,9 +369,11 @@ class _Build:
         record.write_bytes(msgspec.json.format(msgspec.json.encode(wheels), indent=2) + b"\n")
 
     def _wheel(self, package: Package) -> SmallWheel:
-        """Write the stock wheel with the compiled libraries in place of its own."""
+        """Write the stock wheel with the compiled libraries in place of its own, and without those that they needed."""
         stock, objects = self._stock(package), self._objects[package.name]
-        files = {name: data for name, data in needed_files(stock).items() if not name.startswith(f"{package.folder}/")}
+        files = {
+            name: data for name, data in needed_files(stock).items() if not name.startswith(f"{package.name}.libs/")
+        }
         for name in [name for name in files if name.endswith(".so")]:
             files[name] = self._stripped(next(objects.rglob(Path(name).name)))
         if package is NUMPY:  # what it says of its build is the small one's
