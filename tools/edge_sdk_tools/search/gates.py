@@ -59,9 +59,9 @@ class BoardTimes(msgspec.Struct, frozen=True):
         if self.int8_millions is not None:
             return ""
         return (
-            f"nothing was counted on {self.core} (`edge-sdk arm-cost setup` sets up a counter for the usual cores): "
-            f"by the cost of its kernels, INT8 takes {self.int8_ms / self.fp32_ms:.2f} times as long as FP32 there; "
-            "`edge-sdk bench` on the board tells"
+            f"nothing was counted on {self.core}: by the cost of its kernels, INT8 takes "
+            f"{self.int8_ms / self.fp32_ms:.2f} times as long as FP32 there; `edge-sdk bench` on the board tells, and "
+            "a build counts for most cores once `edge-sdk arm-cost setup` was run"
         )
 
 
