@@ -234,7 +234,8 @@ def test_apt_that_fetches_nothing_gives_its_last_words_without_passwords(tmp_pat
     apt = Apt("arm64", tmp_path / "state", tmp_path / "archives")
     said = refusal(MissingDependencyError, apt.download, ["python3.11"])
     assert "python3.11 (E: Failed to fetch http://host/x)" in said
-    assert "secret" not in said
+    said = refusal(MissingDependencyError, apt.fetch, ["download", "libx-dev"], tmp_path)
+    assert "apt-get download libx-dev failed (E: Failed to fetch http://host/x)" in said
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

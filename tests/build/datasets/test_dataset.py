@@ -219,6 +219,11 @@ def test_a_large_image_within_the_limit_passes_without_a_warning(tmp_path: Path)
     assert [image.size_wh for image in find_images([tmp_path], decode=False).images] == [(8192, 8192)]
 
 
+def test_damaged_exif_turns_nothing(tmp_path: Path) -> None:
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\x7f\xff")
+    assert [image.size_wh for image in find_images([tmp_path]).images] == [(30, 20)]
+
+
 def test_files_that_are_no_files_are_skipped(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path, 1)
     os.mkfifo(folder / "pipe.jpg")

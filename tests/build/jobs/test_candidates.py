@@ -225,12 +225,9 @@ if TYPE_CHECKING:
 distributed = Lazy("distributed")
 
 # Dask closes some of its sockets and loops only when they are collected.
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.filterwarnings(
-        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning"
-    ),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning"
+)
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +242,7 @@ def _pids(cluster: LocalCluster) -> list[int]:
     return [nanny.pid for nanny in cluster.workers.values()]
 
 
+@pytest.mark.long
 def test_as_on_this_machine(cluster: LocalCluster, tmp_path: Path) -> None:
     items = jobs.recipes(7, 0.05)
     answers: list[list[Measured]] = []
@@ -259,6 +257,7 @@ def test_as_on_this_machine(cluster: LocalCluster, tmp_path: Path) -> None:
     assert (again, job_runner.remembered) == (answers[0], 7)
 
 
+@pytest.mark.long
 def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "pickled", 0)
     with JobRunner(scheduler=cluster.scheduler_address) as job_runner:
@@ -272,6 +271,7 @@ def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPa
     assert [pid for pid, _unpickled in pids] == sorted(_pids(cluster))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_loses_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
     def on_done(done: int, _total: int) -> None:
         if done == 3:
@@ -282,6 +282,7 @@ def test_a_worker_that_is_killed_loses_nothing(cluster: LocalCluster, tmp_path: 
     assert results == [Measured(number, number / 3 + 4) for number in range(12)]
 
 
+@pytest.mark.long
 def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Path) -> None:
     def interrupt(_done: int, _total: int) -> None:
         raise KeyboardInterrupt
@@ -292,6 +293,7 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
     assert len(list(tmp_path.iterdir())) < 15
 
 
+@pytest.mark.long
 def test_a_job_that_always_kills_its_worker_is_given_up() -> None:
     with local_cluster(1) as small, JobRunner(scheduler=small.scheduler_address) as job_runner:
         small.scheduler.allowed_failures = 1
@@ -327,6 +329,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.long
 def test_a_scheduler_that_goes_away_is_named() -> None:
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
@@ -354,6 +357,7 @@ def _other_sources(folder: Path) -> None:
         file.write("# another commit\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("prepare", "expected"),
     [
@@ -374,6 +378,7 @@ def test_workers_of_other_versions(
         JobRunner(scheduler=empty.scheduler_address).__enter__()
 
 
+@pytest.mark.long
 def test_a_worker_with_other_versions_that_joins_later(tmp_path: Path) -> None:
     _other_numpy(tmp_path)
     with (
@@ -394,6 +399,15 @@ def test_nobody_at_the_address(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.long
+def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute_runner = JobRunner(scheduler=f"tcp://127.0.0.1:{mute.getsockname()[1]}")
+        assert "nobody answers within 1 s" in refusal(UsageError, mute_runner.__enter__)
+
+
+@pytest.mark.long
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 1.0)
     with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 1 s; start some"):

@@ -18,6 +18,7 @@ from edge_sdk.inference.session import Session
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.quantize.calibration import watch_activations
 from edge_sdk_tools.quantize.forms import core_form, level_graphs, make_two_at_once
 from edge_sdk_tools.quantize.quantize import (
@@ -114,6 +115,13 @@ def test_an_upsampling_that_does_more_than_repeat_stays() -> None:
         before = proto.SerializeToString()
         upsample_by_copies(proto, _shape_of_result(proto))
         assert proto.SerializeToString() == before
+
+
+def test_what_is_an_output_too_is_not_read_by_one_node_alone() -> None:
+    shape = [1, 4, 6, 8]
+    for outputs, alone in (({"b": shape}, True), ({"a": shape, "b": shape}, False)):
+        links = GraphIndex(tiny.parsed("a = Relu(images) b = Sigmoid(a)", outputs, shape=shape).graph)
+        assert [links.only_reader("a", kind) is not None for kind in ("Sigmoid", "Relu")] == [alone, False]
 
 
 @pytest.mark.parametrize(("perm", "becomes"), [([0, 2, 1, 3, 4], ["Gather"]), ([0, 2, 1, 4, 3], None)])
