@@ -67,7 +67,7 @@ def _judged(node: onnx.NodeProto, element: str, opset: int) -> str:
     table = operators.kernel_table("1.20.1")
     assert table is not None
     values = {name: Value(element, (1, 8, 8, 2)) for name in ("x", "y")} if element else {}
-    return operators.CpuKernels(table).judge(node, values, {"": opset}).kind
+    return table.judge(node, values, {"": opset}).kind
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_an_operator_of_other_opsets_only() -> None:
     kernels = {"ai.onnx": {"Relu": (operators.Kernel(13, None, {"T": "float"}),)}}
     table = operators.KernelTable(onnxruntime="1.0.0", max_opset=21, max_ir_version=10, type_sets={}, kernels=kernels)
     node = helper.make_node("Relu", ["x"], ["y"], name="r")
-    verdict = operators.CpuKernels(table).judge(node, {}, {"": 17})
+    verdict = table.judge(node, {}, {"": 17})
     assert verdict.kind == "version"
-    assert operators.CpuKernels(table).judge(node, {}, {"": 13}).kind == "runs"
+    assert table.judge(node, {}, {"": 13}).kind == "runs"
     [finding] = operators.check_kernels([(node, verdict)], "ONNX Runtime 1.0.0", 17)
     assert finding.what == "node 'r': ONNX Runtime 1.0.0's CPU provider has Relu, but not as opset 17 defines it"
 

@@ -23,7 +23,7 @@ from edge_sdk.core.errors import first_line
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.check.model_file import DTYPES, Weight
 from edge_sdk_tools.check.report import RefusedModelError
-from edge_sdk_tools.graph.index import Value, Values
+from edge_sdk_tools.graph.index import Value, Values, nodes_of
 from edge_sdk_tools.graph.profile import register_extensions
 
 _QUIET = 4  # fatal only: what goes wrong becomes a finding
@@ -36,12 +36,12 @@ def trial_run(
 ) -> dict[str, Value]:
     """Load and run a skeleton once, on an image of zeros; a RefusedModelError says that ONNX Runtime does not.
 
-    Returns:
-        `values`, with the shapes that tensors took where inference did not know them.
+    Return `values`, with the shapes that tensors took where inference did not know them.
     """
     level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # all of the default but layouts, which copy the weights
     session = _load(proto, _options(level))
-    arrays = _run(session, _feeds(session, weights, files), _LOOPS_CPU_S if _has_loops(proto.graph) else None)
+    has_loops = any(node.op_type in ("Loop", "Scan") for node in nodes_of(proto.graph.node))
+    arrays = _run(session, _feeds(session, weights, files), _LOOPS_CPU_S if has_loops else None)
     seen = {o.name: tuple(a.shape) for o, a in zip(session.get_outputs(), arrays, strict=True)}
     made = [name for node in proto.graph.node for name in node.output if name]
     is_open = any(name not in values or values[name].count is None for name in made)
@@ -144,13 +144,6 @@ def _run(
         raise _failed("failed to run it", cause) from cause
     finally:
         ended.set()
-
-
-def _has_loops(graph: onnx.GraphProto) -> bool:
-    return any(
-        node.op_type in ("Loop", "Scan") or any(_has_loops(its.g) for its in node.attribute if its.HasField("g"))
-        for node in graph.node
-    )
 
 
 def _feeds(
