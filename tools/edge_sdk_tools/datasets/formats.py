@@ -41,9 +41,7 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
     """Tell whether one folder at least bears the name of a class, or a WordNet id; `day` and `night` do not."""
     here = [path.name for path in subfolders(folder)]
-    return any(
-        names.find(name) or names_of(name).synset or (_is_number(name) and int(name) < len(names)) for name in here
-    )
+    return any(names.find(n) or names_of(n).synset or (_is_number(n) and int(n) < len(names)) for n in here)
 
 
 def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
@@ -87,7 +85,7 @@ def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
     found: dict[Path, ClassTruth] = {}
     for where, column, file, text in _csv_rows(folder, LABELS_CSV, "class_id", "label"):
         value = text.strip()
-        class_id = names.class_id(value, where) if column == "label" else _csv_class_id(value, names, where)
+        class_id = names.class_id(value, where) if column == "label" else _numbered(value, names, where, column)
         if found.setdefault(file, ClassTruth(class_id)).class_id != class_id:
             raise DataError(
                 f"{where}: {shown(file.name)} has class {class_id} here and {found[file].class_id} above; keep one line"
@@ -117,11 +115,11 @@ def _csv_rows(folder: Path, name: str, *columns: str) -> Iterator[tuple[str, str
                 found = f"has {len(row)} column{'s' if len(row) > 1 else ''}"
                 what = f"a {columns[-1]} with commas needs quotes"
                 raise DataError(f"{where}: {found}, expected 2: file,{column}; {what}")
-            file = listed_file(row[0].strip(), [folder], where)
+            wanted = row[0].strip()
+            file = listed_file(wanted, [folder], where)
             if file is None:
-                raise DataError(
-                    f"{where}: no file {shown(row[0].strip())} in {folder}; take the line out or copy the image there"
-                )
+                what = f"no file {shown(wanted)} in {folder}"
+                raise DataError(f"{where}: {what}; take the line out or copy the image there")
             yield where, column, file, row[1]
     except csv.Error as cause:
         raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
@@ -129,10 +127,11 @@ def _csv_rows(folder: Path, name: str, *columns: str) -> Iterator[tuple[str, str
         raise DataError(f"{path}: no images in it, expected one a line after the header")
 
 
-def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
-    class_id = whole_number(value)
+def _numbered(text: str, names: ClassNames, where: str, key: str) -> int:
+    """Return the class id that a text is; raise a DataError where it is none of the model's."""
+    class_id = whole_number(text)
     if class_id is None:
-        raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
+        raise DataError(f"{where}: {key} is {shown(text)}, expected a whole number from 0 to {len(names) - 1}")
     return names.checked(class_id, where)
 
 
@@ -149,11 +148,6 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
     file_name: str
     width: float | None = None
     height: float | None = None
-
-    @property
-    def size_wh(self) -> tuple[int, int] | None:
-        """Width and height in pixels; None where the file lacks one of them."""
-        return (int(self.width), int(self.height)) if self.width and self.height else None
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
@@ -236,7 +230,8 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
             skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
             continue
         of = rows[image.id]
-        found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), image.size_wh))
+        size_wh = (int(image.width), int(image.height)) if image.width and image.height else None
+        found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), size_wh))
     if not found:
         searched = ", ".join(map(str, folders))
         where = f"none of its {len(skipped)} images is there, looked in {searched}; put them into one of these"
@@ -262,9 +257,8 @@ def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
         rows[image.id] = []
     for index, annotation in enumerate(coco.annotations):
         if annotation.image_id not in rows:
-            raise DataError(
-                f"{path}: annotations[{index}].image_id is {shown(annotation.image_id)}, expected the id of an image"
-            )
+            wrong = f"annotations[{index}].image_id is {shown(annotation.image_id)}"
+            raise DataError(f"{path}: {wrong}, expected the id of an image")
         rows[annotation.image_id].append(index)
     return rows
 
@@ -276,10 +270,8 @@ def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
         xyxy = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
     wrong = np.flatnonzero((boxes[:, 2:] < 0).any(axis=1) | ~np.isfinite(xyxy).all(axis=1))
     if wrong.size:
-        raise DataError(
-            f"{path}: annotations[{wrong[0]}].bbox is {boxes[wrong[0]].tolist()}, expected x, y, width and height in "
-            "pixels, width and height 0 or more"
-        )
+        expected = "expected x, y, width and height in pixels, width and height 0 or more"
+        raise DataError(f"{path}: annotations[{wrong[0]}].bbox is {boxes[wrong[0]].tolist()}, {expected}")
     return xyxy
 
 
@@ -292,10 +284,8 @@ def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int6
         used = annotation.category_id
         if used not in class_ids:
             if used not in categories:
-                raise DataError(
-                    f"{path}: annotations[{index}].category_id is {used}, expected the id of one of its "
-                    f"{len(categories)} categories"
-                )
+                expected = f"expected the id of one of its {len(categories)} categories"
+                raise DataError(f"{path}: annotations[{index}].category_id is {used}, {expected}")
             class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
     return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
 
@@ -305,26 +295,12 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
     Of a mask only the header is read; `MaskTruth.read` reads the rest.
     """
-    masks = _by_name(folder / MASKS, ".png")
-    found, skipped, wanted = [], [], set()
-    for path in filter(is_candidate, files_below(folder / IMAGES)):
-        name = path.relative_to(folder / IMAGES).with_suffix("")
-        mask = masks.get(name)
-        if mask is None:
-            skipped.append(Skipped(path, f"no mask of this name in {MASKS}/"))
-        else:
-            wanted.add(name)
-            found.append(Found(path, MaskTruth(mask, len(names)), mask_size(mask)))
+    pairs, lonely = _pairs(folder, MASKS, ".png")
+    found = [Found(path, MaskTruth(mask, len(names)), mask_size(mask)) for path, mask in pairs if mask]
+    skipped = [Skipped(path, f"no mask of this name in {MASKS}/") for path, mask in pairs if not mask]
     if skipped and not found:
         raise DataError(f"{folder}: not one image has a mask, expected {MASKS}/NAME.png for {IMAGES}/NAME.jpg")
-    lonely = [mask for name, mask in masks.items() if name not in wanted]
-    return Labelled(found, (*skipped, *(Skipped(mask, f"no image of this name in {IMAGES}/") for mask in lonely)))
-
-
-def _by_name(folder: Path, suffix: str) -> dict[Path, Path]:
-    """Return the files below a folder with this suffix by their paths in it, without the suffix."""
-    files = (path for path in files_below(folder) if path.suffix.lower() == suffix)
-    return {path.relative_to(folder).with_suffix(""): path for path in files}
+    return Labelled(found, (*skipped, *lonely))
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
@@ -332,20 +308,24 @@ _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it 
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
+def _pairs(folder: Path, beside: str, suffix: str) -> tuple[list[tuple[Path, Path | None]], tuple[Skipped, ...]]:
+    """Return each image with the file of its name in the folder `beside` its own, and the files there without one."""
+    files = {path.relative_to(folder / beside): path for path in files_below(folder / beside)}
+    files = {name.with_suffix(""): path for name, path in files.items() if path.suffix.lower() == suffix}
+    images = {path: path.relative_to(folder / IMAGES).with_suffix("") for path in files_below(folder / IMAGES)}
+    pairs = [(path, files.get(name)) for path, name in images.items() if is_candidate(path)]
+    lonely = set(files.values()) - {path for _, path in pairs}
+    return pairs, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in sorted(lonely))
+
+
 def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place."""
-    labels = _by_name(folder / LABELS, ".txt")
-    images = [path for path in files_below(folder / IMAGES) if is_candidate(path)]
-    named = [(path, path.relative_to(folder / IMAGES).with_suffix("")) for path in images]
-    found = [Found(path, _read_boxes(labels.get(name), names)) for path, name in named]
-    wanted = {name for _, name in named}
-    if images and not wanted & labels.keys():
-        raise DataError(
-            f"{folder}: none of {len(labels)} files in {LABELS}/ belongs to an image, expected {LABELS}/NAME.txt for "
-            f"{IMAGES}/NAME.jpg"
-        )
-    lonely = [path for name, path in labels.items() if name not in wanted and path.name != _LIST_OF_CLASSES]
-    return Labelled(found, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in lonely))
+    pairs, lonely = _pairs(folder, LABELS, ".txt")
+    if pairs and not any(label for _, label in pairs):
+        expected = f"expected {LABELS}/NAME.txt for {IMAGES}/NAME.jpg"
+        raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
+    found = [Found(path, _read_boxes(label, names)) for path, label in pairs]
+    return Labelled(found, tuple(one for one in lonely if one.path.name != _LIST_OF_CLASSES))
 
 
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
@@ -361,14 +341,11 @@ def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tup
     """Return the class id and x1, y1, x2, y2, 0-1, of one line."""
     numbers = [finite_number(field) for field in fields[1:]]
     values = [number for number in numbers if number is not None]
-    class_id = whole_number(fields[0])
-    if class_id is None:
-        raise DataError(f"{where}: class is {shown(fields[0])}, expected a whole number from 0 to {len(names) - 1}")
+    class_id = _numbered(fields[0], names, where, "class")
     if len(values) < len(numbers):
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
     if len(values) < 4 or len(values) % 2:
         raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
-    names.checked(class_id, where)
     return class_id, _box(values, where)
 
 
@@ -382,10 +359,8 @@ def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
             raise DataError(f"{where}: the box is {width:g} wide and {height:g} high, expected 0 or more")
         box_xyxy = x - width / 2, y - height / 2, x + width / 2, y + height / 2
     if min(box_xyxy) < -_OVERSHOOT or max(box_xyxy) > 1 + _OVERSHOOT:
-        raise DataError(
-            f"{where}: the box reaches from {box_xyxy[0]:.4g}, {box_xyxy[1]:.4g} to {box_xyxy[2]:.4g}, "
-            f"{box_xyxy[3]:.4g}, expected 0 to 1, as parts of the image's width and height"
-        )
+        what = "the box reaches from {:.4g}, {:.4g} to {:.4g}, {:.4g}".format(*box_xyxy)
+        raise DataError(f"{where}: {what}, expected 0 to 1, as parts of the image's width and height")
     return tuple(min(max(side, 0.0), 1.0) for side in box_xyxy)
 
 
@@ -398,20 +373,20 @@ class LabelFormat(NamedTuple):
     read: Callable[[Path, ClassNames], Labelled]
 
 
-def _has_folders(folder: Path, *names: str) -> bool:
-    return all(is_folder(folder / name) for name in names)
+def _has_file(name: str) -> Callable[[Path, ClassNames], bool]:
+    return lambda folder, _: is_file(folder / name)
+
+
+def _has_folder(name: str) -> Callable[[Path, ClassNames], bool]:
+    return lambda folder, _: is_folder(folder / IMAGES) and is_folder(folder / name)
 
 
 FORMATS: dict[Format, LabelFormat] = {
-    "labels.csv": LabelFormat("classes", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv),
-    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, lambda folder, _: is_file(folder / TEXTS_CSV), read_texts_csv),
+    LABELS_CSV: LabelFormat("classes", LABELS_CSV, _has_file(LABELS_CSV), read_labels_csv),
+    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, _has_file(TEXTS_CSV), read_texts_csv),
     "class folders": LabelFormat("classes", "a folder a class", are_class_folders, read_class_folders),
     "coco": LabelFormat("boxes", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
-    "yolo": LabelFormat(
-        "boxes", "images/ beside labels/", lambda folder, _: _has_folders(folder, IMAGES, LABELS), read_yolo
-    ),
-    "masks": LabelFormat(
-        "masks", "images/ beside masks/", lambda folder, _: _has_folders(folder, IMAGES, MASKS), read_masks
-    ),
+    "yolo": LabelFormat("boxes", "images/ beside labels/", _has_folder(LABELS), read_yolo),
+    "masks": LabelFormat("masks", "images/ beside masks/", _has_folder(MASKS), read_masks),
 }
 """All formats, in the order in which they are tried."""

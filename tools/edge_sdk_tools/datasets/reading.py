@@ -20,12 +20,10 @@ from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, 
 
 
 def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
-    """Read a dataset: images with their labels, if there are any.
-
-    Images are not decoded here, so reading one later may still show that it is damaged.
+    """Read a dataset: images with their labels, if there are any; docs/data.md shows each format.
 
     `labels` are the model's in output order, with the background where `background_class` says that there is one, and
-    must fit the dataset, as the task must; docs/data.md shows each format.
+    must fit the dataset, as the task must. Images are not decoded, so reading one may still show that it is damaged.
 
     Raises:
         DataError: the dataset is invalid or has no usable image; the message names file, line and what was expected.
@@ -53,10 +51,8 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
     if there:
         first = FORMATS[there[0]]
         signs = ", ".join(known.sign for known in FORMATS.values() if known.truths == wanted)
-        raise DataError(
-            f"{path}: holds {first.truths} ({first.sign}), but the model's task is {task}; expected {wanted} "
-            f"({signs}), or images without labels"
-        )
+        expected = f"expected {wanted} ({signs}), or images without labels"
+        raise DataError(f"{path}: holds {first.truths} ({first.sign}), but the model's task is {task}; {expected}")
     return "images"
 
 
@@ -80,7 +76,6 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
 
 MAX_CALIBRATION_IMAGES = 300
 MAX_EVALUATION_IMAGES = 500
-
 
 ENOUGH_TO_SPLIT = 200
 """Images from which one half chooses the recipe and the other makes the claim. Of fewer than a hundred one image is
@@ -165,9 +160,8 @@ def _labelled(
     try:
         dataset = _read(spec, labels, folders)
     except DataError as cause:
-        warnings.append(
-            f"the labels of the calibration images are not read, and no figure is measured by them: {cause}"
-        )
+        what = "the labels of the calibration images are not read, and no figure is measured by them"
+        warnings.append(f"{what}: {cause}")
         return None
     known = {image.sha256 for image in found.images}
     places = [i for i, image in enumerate(dataset.images.images) if image.sha256 in known]

@@ -194,9 +194,8 @@ _BOX = 4
 class Parts(msgspec.Struct, frozen=True):
     """How the raw outputs of one model are taken apart.
 
-    Attributes:
-        box_axis: where each tensor has four numbers of a box first, then scores; None where nothing is mixed.
-        is_classifier: whether the largest value of the first output is the answer.
+    Along `box_axis` each tensor has four numbers of a box first, then scores; None where nothing is mixed. Of a
+    classifier the largest value of the first output is the answer.
     """
 
     box_axis: int | None
@@ -204,20 +203,14 @@ class Parts(msgspec.Struct, frozen=True):
 
     def of(self, outputs: Sequence[Tensor]) -> list[NDArray[np.generic]]:
         """Return the parts, copied."""
-        values = [output.copy() for output in outputs]
-        if self.box_axis is None:
-            return values
-        axis = self.box_axis
-        return [
-            part
-            for value in values
-            for part in (np.split(value, [_BOX], axis=axis) if value.ndim > 1 and value.shape[axis] > _BOX else [value])
-        ]
-
-
-def parts_of(spec: ModelSpec) -> Parts:
-    """Return how the outputs of a model are split into parts."""
-    return Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
+        parts: list[NDArray[np.generic]] = []
+        for output in outputs:
+            axis = self.box_axis
+            if axis is not None and output.ndim > 1 and output.shape[axis] > _BOX:
+                parts += np.split(output.copy(), [_BOX], axis=axis)
+            else:
+                parts.append(output.copy())
+        return parts
 
 
 StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8", "ort", "arm"]
@@ -315,7 +308,7 @@ def _sums(
     first: Sequence[NDArray[np.generic]],
     parts: Parts,
 ) -> _Sums | None:
-    if [a.shape for a in got] != [b.shape for b in before] or [a.shape for a in got] != [c.shape for c in first]:
+    if not [a.shape for a in got] == [b.shape for b in before] == [c.shape for c in first]:
         return None
     are_real = all(np.issubdtype(values.dtype, np.floating) for values in (*got, *before, *first))
     got, before, first = ([values.astype(np.float64) for values in of] for of in (got, before, first))
@@ -331,10 +324,9 @@ def _sums(
 
 
 def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
-    own, total, signal = (
-        np.sum([[getattr(part, name) for part in getattr(one, of)] for one in found], axis=0)
-        for of, name in (("own", "error"), ("total", "error"), ("total", "reference"))
-    )
+    own = np.sum([[part.error for part in one.own] for one in found], axis=0)
+    total = np.sum([[part.error for part in one.total] for one in found], axis=0)
+    signal = np.sum([[part.reference for part in one.total] for one in found], axis=0)
     same = [one.same_class for one in found if one.same_class is not None]
     largest = max(one.largest for one in found)
     are_real = all(one.are_real for one in found)
@@ -363,6 +355,7 @@ def begin_emulation(
 ) -> Iterator[Callable[[], BoardSaid]]:
     """Run the shipped file on the emulated core, beside this process; the yielded function waits for its outputs."""
     cpu, left_out = core_of(target), ""
+    finish: Callable[[], BoardSaid] | None = None
     with ExitStack() as running:
         if target.machine == "aarch64" and cpu is None:
             what = target.cpu or f"{target.name}, a family of cores"
@@ -376,10 +369,8 @@ def begin_emulation(
                 left_out = f"not run: {cause.strerror or cause}"
 
         def said() -> BoardSaid:
-            if left_out or target.machine != "aarch64":
-                return left_out
             try:
-                return finish()
+                return finish() if finish else left_out
             except EdgeError as cause:
                 return f"not run: {cause}"
 
@@ -429,12 +420,9 @@ _SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by l
 
 
 class Forms(msgspec.Struct, frozen=True, eq=False):
-    """What there is of a model when a build has made its choice.
+    """The files of a model's forms, .onnx or .ort, when a build has made its choice.
 
-    Attributes:
-        files: of all forms, .onnx or .ort; `ort` is the one that ships.
-        ships_int8: whether that was made of `int8`, else of `simplified`.
-        taken: what the one that ships takes; None where that is what all take.
+    `ort` is the one that ships, made of `int8` or else of `simplified`; it takes `taken` where others take float32.
     """
 
     fp32: Session
@@ -472,19 +460,17 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-Finish: TypeAlias = Callable[[], Chain]
-
-
 @contextmanager
 def measure_chain(
     forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
-) -> Iterator[Finish]:
+) -> Iterator[Callable[[], Chain]]:
     """Measure beside other work, except for latencies; the yielded function waits for the end."""
     chosen = images.spread(CHAIN_IMAGES)
     floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
     tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
-    parts, kinds = parts_of(spec), list(forms.files)
+    parts = Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
+    kinds = list(forms.files)
     with (
         begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
         peak_memory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
@@ -511,13 +497,11 @@ def _prepared(images: ImageSet, prepare: Prepare) -> list[Tensor]:
 def _forms_here(forms: Forms) -> list[Form]:
     before: StepKind = "int8" if forms.ships_int8 else "simplified"
     steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
-    return [
-        Form("fp32", None, _taking(forms.fp32.clone(), "fp32")),
-        *(
-            Form(kind, against, _taking(Session(forms.files[kind].read_bytes(), SessionSettings(), kind), kind))
-            for kind, against in steps
-        ),
-    ]
+    made = [Form("fp32", None, _taking(forms.fp32.clone(), "fp32"))]
+    for kind, against in steps:
+        session = Session(forms.files[kind].read_bytes(), SessionSettings(), kind)
+        made.append(Form(kind, against, _taking(session, kind)))
+    return made
 
 
 def _taking(session: Session, kind: StepKind) -> Callable[[Inputs], Sequence[Tensor]]:
