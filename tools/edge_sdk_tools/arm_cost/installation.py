@@ -198,7 +198,9 @@ def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Coun
     if found is not None:
         return found
     require_apt()
-    compiler = _find_compiler()
+    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if compiler is None:
+        raise MissingDependencyError("there is no C compiler (cc); install Debian's gcc and libc6-dev")
     place = counters_folder(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -273,13 +275,6 @@ def _add_plugin(counter: Counter, compiler: str) -> None:
         words = (done.stderr.strip().splitlines() or ["no message"])[0]
         what = f"{compiler} cannot compile the plugin ({words})"
         raise MissingDependencyError(f"{what}; install Debian's build-essential")
-
-
-def _find_compiler() -> str:
-    found = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
-    if found is None:
-        raise MissingDependencyError("there is no C compiler (cc); install Debian's gcc and libc6-dev")
-    return found
 
 
 def host_architecture() -> str:

@@ -92,8 +92,7 @@ def build(
         doubts = _judge(model, images)
         for doubt in doubts:
             on_warning(doubt)
-        named = spec.teacher
-        distilled = check_distillation(spec, named, checked, images.claim, helped, on_progress) if named else None
+        distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
         recipe = first_recipe(target, reduce_range=model.reduce_range)
         activations = calibrate(model, recipe, images.calibration)
         search = RecipeSearch(model, activations, images, (*checked.warnings, *doubts)).run(recipe)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -277,7 +277,12 @@ def gather(found: Iterable[Found], kind: Format = "images", *, decode: bool) -> 
 
 def find_images(folders: Sequence[Path], *, decode: bool = True) -> ImageSet:
     """Find every usable image below `folders`, each content once; a DataError says that there is none, or no folder."""
-    images = gather((Found(path) for path in _candidates(folders)), decode=decode).images
+    for folder in folders:
+        if not is_folder(folder):
+            what = "is a file, expected a folder of images" if is_file(folder) else "no such folder of images"
+            raise DataError(f"{folder}: {what}")
+    files = (path for folder in folders for path in files_below(folder) if is_candidate(path))
+    images = gather(map(Found, files), decode=decode).images
     if not images:
         raise no_images(", ".join(str(f) for f in folders), images.skipped)
     return images
@@ -290,14 +295,6 @@ def no_images(where: str, skipped: Sequence[Skipped]) -> DataError:
     files = "1 file was" if len(skipped) == 1 else f"{len(skipped)} files were"
     first = f"{skipped[0].path}: {skipped[0].reason}"
     return DataError(f"{where}: no usable images in it, {files} skipped; the first: {first}")
-
-
-def _candidates(folders: Sequence[Path]) -> Iterator[Path]:
-    for folder in folders:
-        if not is_folder(folder):
-            what = "is a file, expected a folder of images" if is_file(folder) else "no such folder of images"
-            raise DataError(f"{folder}: {what}")
-        yield from filter(is_candidate, files_below(folder))
 
 
 def listed_file(name: str, folders: Sequence[Path], where: str) -> Path | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
@@ -218,10 +218,7 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
     """Read a COCO file, or the one in a folder."""
     path = _the_file(path)
     coco = read_coco_file(path)
-    rows = _rows_by_image(coco, path)
-    boxes_xyxy = _boxes(coco, path)
-    class_ids = _class_ids(coco, names, path)
-    crowd = np.array([bool(a.iscrowd) for a in coco.annotations], np.bool_)
+    objects = _objects_by_image(coco, names, path)
     folders = image_folders(path)
     found, skipped = [], []
     for index, image in enumerate(coco.images):
@@ -229,9 +226,8 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
         if file is None:
             skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
             continue
-        of = rows[image.id]
         size_wh = (int(image.width), int(image.height)) if image.width and image.height else None
-        found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), size_wh))
+        found.append(Found(file, _box_truth(objects[image.id], relative=False), size_wh))
     if not found:
         searched = ", ".join(map(str, folders))
         where = f"none of its {len(skipped)} images is there, looked in {searched}; put them into one of these"
@@ -249,45 +245,42 @@ def _the_file(path: Path) -> Path:
     return files[0]
 
 
-def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
-    rows: dict[int | str, list[int]] = {}
+_Object: TypeAlias = tuple[tuple[float, ...], int, bool]
+"""One object: x1, y1, x2, y2, its class id, and whether its box is around many objects."""
+
+
+def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int | str, list[_Object]]:
+    """Return the objects of each image, in pixels; categories that are not used need not be classes of the model."""
+    objects: dict[int | str, list[_Object]] = {}
     for index, image in enumerate(coco.images):
-        if image.id in rows:
+        if image.id in objects:
             raise DataError(f"{path}: images[{index}].id is {shown(image.id)}, which another image has too")
-        rows[image.id] = []
-    for index, annotation in enumerate(coco.annotations):
-        if annotation.image_id not in rows:
-            wrong = f"annotations[{index}].image_id is {shown(annotation.image_id)}"
-            raise DataError(f"{path}: {wrong}, expected the id of an image")
-        rows[annotation.image_id].append(index)
-    return rows
-
-
-def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
-    """Return the boxes of all annotations: float64 (N, 4), x1, y1, x2, y2 in pixels."""
-    boxes = np.array([a.bbox for a in coco.annotations], np.float64).reshape(-1, 4)
-    with np.errstate(over="ignore"):
-        xyxy = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
-    wrong = np.flatnonzero((boxes[:, 2:] < 0).any(axis=1) | ~np.isfinite(xyxy).all(axis=1))
-    if wrong.size:
-        expected = "expected x, y, width and height in pixels, width and height 0 or more"
-        raise DataError(f"{path}: annotations[{wrong[0]}].bbox is {boxes[wrong[0]].tolist()}, {expected}")
-    return xyxy
-
-
-def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
-    """Return the class id of each annotation, int64 (N,); unused categories need not be classes of the model."""
+        objects[image.id] = []
     categories = {category.id: category.name for category in coco.categories}
     beside = [categories[used] for used in {a.category_id for a in coco.annotations} if used in categories]
     class_ids: dict[int, int] = {}
-    for index, annotation in enumerate(coco.annotations):
-        used = annotation.category_id
+    for index, a in enumerate(coco.annotations):
+        where, used, (x, y, width, height) = f"{path}: annotations[{index}]", a.category_id, a.bbox
+        box_xyxy = x, y, x + width, y + height
+        if a.image_id not in objects:
+            raise DataError(f"{where}.image_id is {shown(a.image_id)}, expected the id of an image")
+        if min(width, height) < 0 or not all(map(math.isfinite, box_xyxy)):
+            expected = "expected x, y, width and height in pixels, width and height 0 or more"
+            raise DataError(f"{where}.bbox is {list(a.bbox)}, {expected}")
+        if used not in categories:
+            raise DataError(
+                f"{where}.category_id is {used}, expected the id of one of its {len(categories)} categories"
+            )
         if used not in class_ids:
-            if used not in categories:
-                expected = f"expected the id of one of its {len(categories)} categories"
-                raise DataError(f"{path}: annotations[{index}].category_id is {used}, {expected}")
             class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
-    return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
+        objects[a.image_id].append((box_xyxy, class_ids[used], bool(a.iscrowd)))
+    return objects
+
+
+def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
+    boxes_xyxy = np.array([box for box, _, _ in objects], np.float64).reshape(-1, 4)
+    class_ids = np.array([class_id for _, class_id, _ in objects], np.int64)
+    return BoxTruth(boxes_xyxy, class_ids, np.array([crowd for _, _, crowd in objects], np.bool_), relative)
 
 
 def read_masks(folder: Path, names: ClassNames) -> Labelled:
@@ -331,14 +324,12 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
     """Return the objects of one image; without a file there are none."""
     lines = read_text(path).split("\n") if path else []
-    rows = [_row(line.split(), names, f"{path}: line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
-    boxes_xyxy = np.array([box for _, box in rows], np.float64).reshape(-1, 4)
-    class_ids = np.array([class_id for class_id, _ in rows], np.int64)
-    return BoxTruth(boxes_xyxy, class_ids, np.zeros(len(rows), np.bool_), relative=True)
+    numbered = [(f"{path}: line {n}", line.split()) for n, line in enumerate(lines, start=1)]
+    return _box_truth([_object(fields, names, where) for where, fields in numbered if fields], relative=True)
 
 
-def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tuple[float, ...]]:
-    """Return the class id and x1, y1, x2, y2, 0-1, of one line."""
+def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
+    """Return the object of one line; its box is 0-1."""
     numbers = [finite_number(field) for field in fields[1:]]
     values = [number for number in numbers if number is not None]
     class_id = _numbered(fields[0], names, where, "class")
@@ -346,7 +337,7 @@ def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tup
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
     if len(values) < 4 or len(values) % 2:
         raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
-    return class_id, _box(values, where)
+    return _box(values, where), class_id, False
 
 
 def _box(values: Sequence[float], where: str) -> tuple[float, ...]:

@@ -77,13 +77,10 @@ def mcnemar(teacher: NDArray[np.bool_], student: NDArray[np.bool_]) -> float:
 def compared_classes(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...]:
     """One row a class that occurs, those that differ most surely first."""
     found = np.unique(pairs.class_ids)
-    if not len(found):
-        return ()
     masks = [pairs.class_ids == class_id for class_id in found]
-    p_values = _corrected([(pairs.teacher[mask], pairs.student[mask]) for mask in masks])
+    outcomes = [(pairs.teacher[mask], pairs.student[mask]) for mask in masks]
     rows = []
-    for class_id, mask, p_value in zip(found, masks, p_values, strict=True):
-        teacher, student = pairs.teacher[mask], pairs.student[mask]
+    for class_id, (teacher, student), p_value in zip(found, outcomes, _corrected(outcomes), strict=True):
         lost = int(teacher.sum()) - int(student.sum())
         significant = p_value is not None and p_value < FALSE_DISCOVERIES
         shares = float(teacher.mean()), float(student.mean())
@@ -114,8 +111,6 @@ def check_label_order(observed: Observed) -> None:
         return
     student, teacher = said(observed, 0), said(observed, 1)
     real = (student < observed.classes) & (teacher < observed.classes)
-    if not real.any():
-        return
     student, teacher = student[real], teacher[real]
     by_label, by_number = student == teacher, student == observed.participants[1].class_ids[teacher]
     # One class may agree by accident, for example where a model always gives the same answer.
@@ -342,19 +337,17 @@ class Distilled(msgspec.Struct, frozen=True):
 
 
 def check_distillation(
-    spec: ModelSpec,
-    named: TeacherSpec,
-    checked: CheckedModel,
-    dataset: Dataset,
-    job_runner: JobRunner,
-    on_progress: OnProgress,
-) -> Distilled:
-    """Compare a checked model with the teacher that its model.toml names.
+    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, job_runner: JobRunner, on_progress: OnProgress
+) -> Distilled | None:
+    """Compare a checked model with the teacher that its model.toml names; None where it names none.
 
     Raises:
         AccuracyGateError: the student is not good enough.
         ModelError: the teacher cannot be used, or the two cannot be compared.
     """
+    named = spec.teacher
+    if named is None:
+        return None
     student = from_checked(spec.name, spec, checked)
     teacher = open_subject(Path(named.model))
     if teacher.name == student.name:

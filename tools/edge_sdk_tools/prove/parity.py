@@ -343,38 +343,17 @@ def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
     )
 
 
-BoardSaid: TypeAlias = list[tuple[Tensor, ...]] | str
-"""Outputs of as many inputs as there was time for; or why there are none; empty where the target is no ARM."""
-
-_SECONDS = 10.0  # for images, after the start of the emulated Python
+_SECONDS = 10.0  # for images on the emulated core, after the start of its Python
 
 
-@contextmanager
-def begin_emulation(
-    model: Path, target: Target, counter: Counter | None, tensors: Sequence[Tensor]
-) -> Iterator[Callable[[], BoardSaid]]:
-    """Run the shipped file on the emulated core, beside this process; the yielded function waits for its outputs."""
-    cpu, left_out = core_of(target), ""
-    finish: Callable[[], BoardSaid] | None = None
-    with ExitStack() as running:
-        if target.machine == "aarch64" and cpu is None:
-            what = target.cpu or f"{target.name}, a family of cores"
-            left_out = f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
-        elif target.machine == "aarch64" and counter is None:
-            left_out = "not run: `edge-sdk arm-cost setup` installs an emulator"
-        elif target.machine == "aarch64" and counter is not None and cpu is not None:
-            try:
-                finish = running.enter_context(board_outputs(counter, model, cpu, tensors, _SECONDS))
-            except OSError as cause:
-                left_out = f"not run: {cause.strerror or cause}"
-
-        def said() -> BoardSaid:
-            try:
-                return finish() if finish else left_out
-            except EdgeError as cause:
-                return f"not run: {cause}"
-
-        yield said
+def _why_not_emulated(target: Target, counter: Counter | None) -> str:
+    """Say why the shipped file is not run on the target's core; empty where it is, or where that is no ARM."""
+    if target.machine == "aarch64" and core_of(target) is None:
+        what = target.cpu or f"{target.name}, a family of cores"
+        return f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
+    if target.machine == "aarch64" and counter is None:
+        return "not run: `edge-sdk arm-cost setup` installs an emulator"
+    return ""
 
 
 _CHILD = Path(__file__).with_name("peak_memory_child.py")
@@ -470,22 +449,29 @@ def measure_chain(
     tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
     parts = Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
-    kinds = list(forms.files)
-    with (
-        begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
-        peak_memory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
-    ):
+    kinds, shipped, cpu = list(forms.files), forms.files["ort"], core_of(target)
+    with ExitStack() as running:
+        left_out, emulated = _why_not_emulated(target, counter), None
+        if target.machine == "aarch64" and cpu and counter:
+            try:
+                own = [own for _, own in few]
+                emulated = running.enter_context(board_outputs(counter, shipped, cpu, own, _SECONDS))
+            except OSError as cause:
+                left_out = f"not run: {cause.strerror or cause}"
+        memory = running.enter_context(peak_memory([forms.files[kind] for kind in kinds], shipped))
         here = _forms_here(forms)
         changes = compare_forms(here, tensors, parts)
 
         def finish() -> Chain:
             peaks = {kind: peak for kind, peak in zip(kinds, memory(), strict=True) if peak is not None}
-            found = emulated()
-            left_out = found if isinstance(found, str) else ""
-            arm = {} if isinstance(found, str) else _on_board(here, found, few, parts)
-            if not left_out and not arm and target.machine == "aarch64":
-                left_out = "not compared: its outputs have other shapes, or are no finite numbers"
-            return Chain({**changes, **arm}, peaks, core_of(target), left_out)
+            if emulated is None:
+                return Chain(changes, peaks, cpu, left_out)
+            try:
+                arm = _on_board(here, emulated(), few, parts)
+            except EdgeError as cause:
+                return Chain(changes, peaks, cpu, f"not run: {cause}")
+            wrong = "not compared: its outputs have other shapes, or are no finite numbers"
+            return Chain({**changes, **arm}, peaks, cpu, "" if arm else wrong)
 
         yield finish
 
