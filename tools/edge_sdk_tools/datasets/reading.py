@@ -124,6 +124,8 @@ def split_images(
     if not calibration:
         raise UsageError("no calibration images: give --calibration FOLDER or [data] calibration in model.toml")
     found = find_images(calibration)
+    has_classes = TRAITS[spec.task].is_of_whole_picture
+    labelled, unread = _labelled(spec, labels, calibration, found) if has_classes or not evaluation else (None, "")
     if evaluation:
         given = _read(spec, labels, evaluation)
         chosen, measuring = found, given.without(found)
@@ -140,46 +142,38 @@ def split_images(
             f"{', '.join(map(str, calibration))}: one image only ({found.images[0].path}; equal files count once), "
             "expected 2 or more: one calibrates, another measures"
         )
-    elif (labelled := _labelled(spec, labels, calibration, found, warnings)) is not None:
+    elif labelled is not None and len(labelled) > 1:
         _, measuring = labelled.stratified_split(2)
         chosen = found.without(measuring.images)
     else:
         chosen, held_out = found.hold_out()
         measuring = Dataset(held_out, None, "images")
+        warnings += [unread] if unread else []
     calibrating = chosen.spread(MAX_CALIBRATION_IMAGES)
-    classes = _classes(spec, labels, calibration, calibrating) if TRAITS[spec.task].is_of_whole_picture else ()
+    classes = _classes(labelled, labels[int(spec.classification.background_class) :], calibrating)
     parts = measuring.stratified_split(2) if len(measuring) >= ENOUGH_TO_SPLIT else [measuring]
     parts = [part.spread(MAX_EVALUATION_IMAGES) for part in parts]
     return ImageSplit(len(chosen), calibrating, parts[0], parts[-1], classes, tuple(warnings))
 
 
 def _labelled(
-    spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], found: ImageSet, warnings: list[str]
-) -> Dataset | None:
-    """Return the calibration images that have labels, two or more; None where there are none that can be read."""
+    spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], found: ImageSet
+) -> tuple[Dataset | None, str]:
+    """Return the calibration images that have labels; None where there are none, and why they cannot be read."""
     try:
         dataset = _read(spec, labels, folders)
     except DataError as cause:
         what = "the labels of the calibration images are not read, and no figure is measured by them"
-        warnings.append(f"{what}: {cause}")
-        return None
+        return None, f"{what}: {cause}"
     known = {image.sha256 for image in found.images}
     places = [i for i, image in enumerate(dataset.images.images) if image.sha256 in known]
-    return dataset.picked(places) if dataset.truths is not None and len(places) > 1 else None
+    return dataset.picked(places) if dataset.truths is not None else None, ""
 
 
-def _classes(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], images: ImageSet) -> tuple[str, ...]:
-    """Return the labels of the images; empty where one is unknown or wrong, because calibration needs no labels."""
-    first = int(spec.classification.background_class)
-    known: dict[str, str] = {}
-    for folder in folders:
-        try:
-            dataset = _read(spec, labels, [folder])
-        except DataError:
-            return ()
-        for image, truth in zip(dataset.images.images, dataset.truths or (), strict=False):
-            if isinstance(truth, ClassTruth):
-                known[image.sha256] = labels[truth.class_id + first]
+def _classes(labelled: Dataset | None, labels: Sequence[str], images: ImageSet) -> tuple[str, ...]:
+    """Return the labels of the images; empty where one is unknown, because calibration needs no labels."""
+    truths = zip(labelled.images.images, labelled.truths or (), strict=True) if labelled else ()
+    known = {image.sha256: labels[truth.class_id] for image, truth in truths if isinstance(truth, ClassTruth)}
     found = tuple(known[image.sha256] for image in images.images if image.sha256 in known)
     return found if len(found) == len(images) else ()
 

@@ -127,11 +127,10 @@ def measure(
     )
     evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
     readable = observed.dataset.images
-    share = integer_mac_share(converted.model, macs, converted.model.parent)
     return Proof(
         evaluation=evaluation,
         agreement=agreement_of(observed, evaluation),
-        integer_mac_share=share,
+        integer_mac_share=integer_mac_share(converted.model, macs, converted.model.parent),
         model_mb=len(model) / 1e6,
         samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
         worst=TASKS[observed.task].worst(observed, _WORST),
