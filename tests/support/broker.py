@@ -124,8 +124,20 @@ class Broker:
         self._folder = folder
         self.host = "127.0.0.1"
         self.port = free_port()
+        lines = [f"listener {self.port} {self.host}", f"allow_anonymous {'false' if users else 'true'}"]
+        if os.geteuid() == 0:
+            lines.append("user root")  # else it becomes another user, to whom the test's folder is closed
+        if users:
+            passwords = self._write_private("passwords", "".join(f"{user}:{word}\n" for user, word in users.items()))
+            subprocess.run([require_program("mosquitto_passwd"), "-U", str(passwords)], check=True)
+            lines.append(f"password_file {passwords}")
+        if acl is not None:
+            acl_file = self._write_private("acl", "\n".join(acl) + "\n")
+            lines.append(f"acl_file {acl_file}")
+        if persistence:
+            lines += ["persistence true", f"persistence_location {folder}/", "autosave_interval 1"]
         self._config_file = folder / "mosquitto.conf"
-        self._config_file.write_text("\n".join(self._config_lines(users, acl, persistence, config)) + "\n")
+        self._config_file.write_text("\n".join([*lines, *config]) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
         if start:
             self.start()
@@ -208,26 +220,6 @@ class Broker:
         except OSError:
             return False
         return True
-
-    def _config_lines(
-        self, users: Mapping[str, str] | None, acl: Sequence[str] | None, persistence: bool, config: Sequence[str]
-    ) -> list[str]:
-        lines = [f"listener {self.port} {self.host}", f"allow_anonymous {'false' if users else 'true'}"]
-        if os.geteuid() == 0:
-            lines.append("user root")  # else it becomes another user, to whom the test's folder is closed
-        if users:
-            lines.append(f"password_file {self._write_passwords(users)}")
-        if acl is not None:
-            acl_file = self._write_private("acl", "\n".join(acl) + "\n")
-            lines.append(f"acl_file {acl_file}")
-        if persistence:
-            lines += ["persistence true", f"persistence_location {self._folder}/", "autosave_interval 1"]
-        return [*lines, *config]
-
-    def _write_passwords(self, users: Mapping[str, str]) -> Path:
-        path = self._write_private("passwords", "".join(f"{user}:{word}\n" for user, word in users.items()))
-        subprocess.run([require_program("mosquitto_passwd"), "-U", str(path)], check=True)
-        return path
 
     def _write_private(self, name: str, text: str) -> Path:
         path = self._folder / name

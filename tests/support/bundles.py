@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import io
-import json
 import platform
 import shutil
 from pathlib import Path
@@ -64,37 +63,18 @@ def make_variant(name: str = "int8", *, side: int = 8, golden: str = "golden.npz
 
 def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest:
     return Manifest(
-        name="tiny",
-        version=1,
-        created_at="2026-01-01T00:00:00Z",
-        target="x86_64",
-        machine="x86_64",
-        providers=("CPUExecutionProvider",),
-        intra_op_num_threads=1,
-        allow_spinning=False,
-        memory_mb=512,
-        task="classification",
-        decoder="softmax",
-        input=InputSpec(size_wh=(side, side)),
-        thresholds=Thresholds(),
-        classification=ClassificationSpec(),
-        detection=DetectionSpec(),
-        labels="labels.txt",
-        variants=(make_variant(side=side),),
-        opset=13,
+        name="tiny", version=1, created_at="2026-01-01T00:00:00Z", target="x86_64", machine="x86_64",
+        providers=("CPUExecutionProvider",), intra_op_num_threads=1, allow_spinning=False, memory_mb=512,
+        task="classification", decoder="softmax", input=InputSpec(size_wh=(side, side)), thresholds=Thresholds(),
+        classification=ClassificationSpec(), detection=DetectionSpec(), labels="labels.txt",
+        variants=(make_variant(side=side),), opset=13, operators=("ai.onnx:Conv",), latency_budget_ms=100.0,
         onnxruntime=RuntimeRange(minimum="1.20.1", maximum="1.31.1"),
-        operators=("ai.onnx:Conv",),
-        latency_budget_ms=100.0,
         provenance=Provenance(
-            edge_sdk="0.1.0",
-            libraries={},
-            source_sha256="0" * 64,
-            recipe={},
-            float_nodes=(),
+            edge_sdk="0.1.0", libraries={}, source_sha256="0" * 64, recipe={}, float_nodes=(),
             calibration_digests=("0" * 16,),
         ),
         files=tuple(FileEntry(n, len(b), hashlib.sha256(b).hexdigest()) for n, b in sorted(files.items())),
-    )
+    )  # fmt: skip
 
 
 def write_bundle(folder: Path, manifest: Manifest | None = None, files: dict[str, bytes] = FILES) -> Path:
@@ -183,9 +163,8 @@ INPUT = InputSpec(size_wh=(16, 16), std=(255.0, 255.0, 255.0))
 def variant_model(name: str, side: int) -> bytes:
     """Each says something else of every picture, so that it shows which one ran."""
     model = tiny.classifier(classes=2, size=side)
-    bias = next(w for w in model.graph.initializer if w.name == "b2")
-    values = np.array([list(SIDES).index(name), 0], np.float32)
-    bias.raw_data = values.tobytes()
+    [bias] = [weight for weight in model.graph.initializer if weight.name == "b2"]
+    bias.raw_data = np.array([list(SIDES).index(name), 0], np.float32).tobytes()
     return model.SerializeToString()
 
 
@@ -332,9 +311,7 @@ def build_cell_detector(folder: Path) -> Path:
 
 def copy_bundle(path: Path, to: Path, version: int) -> Path:
     shutil.copytree(path, to)
-    manifest = to / "manifest.json"
-    changed = {**json.loads(manifest.read_text()), "version": version}
-    manifest.write_text(json.dumps(changed, indent=2))
+    edit_manifest(to, version=version)
     return to
 
 

@@ -125,12 +125,9 @@ class Door(NamedTuple):
 
 
 def publisher_over(
-    *links: FakeLink,
-    keepalive_s: int = 30,
-    on_state: Callable[[ConnectionState, str], None] = lambda _state, _detail: None,
-    events: EventOutbox | None = None,
-    **changes: Any,
-) -> MqttPublisher:
+    *links: FakeLink, keepalive_s: int = 30, events: EventOutbox | None = None,
+    on_state: Callable[[ConnectionState, str], None] = lambda _state, _detail: None, **changes: Any,
+) -> MqttPublisher:  # fmt: skip
     remaining = iter(links)
     return MqttPublisher(
         MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s), IDENTITY, on_state=on_state,

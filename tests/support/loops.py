@@ -210,20 +210,16 @@ class Board:
         plan = Plan.of(
             self.bundle, Limits(budget_ms), only_first=False, providers=CPU, fps=fps, seconds=seconds, cores=cores(2)
         )
+
+        def read_cpu_time() -> CpuTime:
+            return CpuTime(2e-9 * self.clock(), 2e-9 * self.clock() * others + self.cpu_ns / 1e9, self.cpu_ns / 1e9)
+
         self.tuner = LiveTuner(
-            plan,
-            (promise, home),
-            self.open,
-            remember=self._remember,
-            on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
-            on_variant=self._note_variant,
+            plan, (promise, home), self.open, remember=self._remember, clock_ns=self.clock, cpu_ns=lambda: self.cpu_ns,
+            on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)), read_cpu_time=read_cpu_time,
+            on_variant=lambda variant: self.variants.append((len(self.sink.results), variant)),
             load_s=WAIT_S if hangs is None else 0.1,
-            read_cpu_time=lambda: CpuTime(
-                2e-9 * self.clock(), 2e-9 * self.clock() * others + self.cpu_ns / 1e9, self.cpu_ns / 1e9
-            ),
-            clock_ns=self.clock,
-            cpu_ns=lambda: self.cpu_ns,
-        )
+        )  # fmt: skip
         self.loop = Loop(self.camera, home, self.sink, Budget(budget_ms), clock_ns=self.clock)
 
     def open(self, candidate: Candidate) -> Slowed:
@@ -266,9 +262,6 @@ class Board:
     def runs(self) -> Candidate:
         assert isinstance(self.loop.stages, Slowed)
         return self.loop.stages.candidate
-
-    def _note_variant(self, variant: str) -> None:
-        self.variants.append((len(self.sink.results), variant))
 
     def _remember(self, tuned: Tuned) -> None:
         if self._disk_is_full:

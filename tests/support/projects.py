@@ -36,54 +36,27 @@ def write_pictures(folder: Path, count: int, *, first: int = 0) -> Path:
 
 # A model.toml with its model, labels and pictures: what a user of `edge-sdk build` has.
 
-CLASSIFIER = """
+
+def _toml(name: str, task: str, decoder: str, side: int, of_input: str = "", of_task: str = "") -> str:
+    return f"""
 model = "model.onnx"
-name = "tiny"
-task = "classification"
-decoder = "softmax"
+name = "{name}"
+task = "{task}"
+decoder = "{decoder}"
 labels = "labels.txt"
 
 [input]
-size_wh = [16, 16]
-std = [255, 255, 255]
-
+size_wh = [{side}, {side}]
+{of_input}std = [255, 255, 255]
+{of_task}
 [data]
 calibration = "pictures"
 """
 
-DETECTOR = """
-model = "model.onnx"
-name = "cells"
-task = "detection"
-decoder = "yolov4"
-labels = "labels.txt"
 
-[input]
-size_wh = [64, 64]
-resize = "stretch"
-std = [255, 255, 255]
-
-[detection]
-anchors = [[[16, 16]]]
-
-[data]
-calibration = "pictures"
-"""
-
-SEGMENTER = """
-model = "model.onnx"
-name = "cells"
-task = "segmentation"
-decoder = "logits"
-labels = "labels.txt"
-
-[input]
-size_wh = [32, 32]
-std = [255, 255, 255]
-
-[data]
-calibration = "pictures"
-"""
+CLASSIFIER = _toml("tiny", "classification", "softmax", 16)
+DETECTOR = _toml("cells", "detection", "yolov4", 64, 'resize = "stretch"\n', "\n[detection]\nanchors = [[[16, 16]]]\n")
+SEGMENTER = _toml("cells", "segmentation", "logits", 32)
 
 
 def write_project(
@@ -162,17 +135,7 @@ def write_boxes(folder: Path, form: str, count: int, *, first_box: float = 0.375
 # A model.toml for the models of torch_models.py, and what to check when an import of them is refused.
 
 MODELS = Path(__file__).with_name("torch_models.py")
-MODEL_TOML = """
-model = "net.onnx"
-name = "net"
-task = "classification"
-decoder = "logits"
-labels = "labels.txt"
-
-[input]
-size_wh = [16, 16]
-std = [255, 255, 255]
-"""
+MODEL_TOML = _toml("net", "classification", "logits", 16).replace("model.onnx", "net.onnx").partition("\n[data]")[0]
 
 
 def write_toml(folder: Path) -> Path:

@@ -95,28 +95,21 @@ def variant(name: str, **changes: object) -> VariantRow:
 def layers(count: int) -> tuple[LayerSensitivity, ...]:
     return tuple(
         LayerSensitivity(
-            node=f"node_{index}",
-            operator="Conv",
-            sqnr_db=10.0 + index % 40,
-            macs_share=1 / count,
+            node=f"node_{index}", operator="Conv", sqnr_db=10.0 + index % 40, macs_share=1 / count,
             is_integer=index % 7 > 0,
         )
         for index in range(count)
-    )
+    )  # fmt: skip
 
 
 def noisy_layers(count: int) -> tuple[LayerNoise, ...]:
     return tuple(
         LayerNoise(
-            node=f"noisy_{index}",
-            operator="Conv",
-            activation_sqnr_db=40.0 + index % 9,
-            weight_sqnr_db=None if index == 3 else 35.0 + index % 5,
-            sqnr_db=30.0 + index,
-            macs_share=1 / count,
+            node=f"noisy_{index}", operator="Conv", activation_sqnr_db=40.0 + index % 9, sqnr_db=30.0 + index,
+            weight_sqnr_db=None if index == 3 else 35.0 + index % 5, macs_share=1 / count,
         )
         for index in range(count)
-    )
+    )  # fmt: skip
 
 
 def output_change(against: StepKind, own: float, total: float) -> OutputChange:
@@ -134,12 +127,9 @@ def empty_report() -> BuildReport:
 
 def full_report() -> BuildReport:
     """Every field has something in it; one step and one candidate were not measured."""
-    return BuildReport(
-        name="tiny",
-        target="arm64",
-        task="classification",
-        data="photographs",
-        images=488,
+    return msgspec.structs.replace(
+        empty_report(), images=488, created_at="2026-11-21T12:00:00Z", host_cpu="a CPU",
+        libraries={"onnxruntime": "1.31.1", "numpy": "2.4.6"}, warnings=("few images",),
         verdict=Verdict(
             carries="int8", why="INT8 holds the gate", next_steps=("more images",), least_change=-0.01,
             latency_budget_ms=100.0,
@@ -175,22 +165,15 @@ def full_report() -> BuildReport:
             Candidate(recipe="minmax", change=change(-0.05), latency_ratio=0.52, held=False, why="lost 5.0 points"),
             Candidate(recipe="entropy", held=False, why="stopped early"),
         ),
-        sensitivity=layers(30),
-        local_noise=noisy_layers(30),
+        sensitivity=layers(30), local_noise=noisy_layers(30),
         sizes=(OperatorSize("Conv", 13_400_000, 3_690_000), OperatorSize("Clip", 8, 0), OperatorSize("Gemm", 9, None)),
         worst_images=(
             WorstImage(image="a.jpg", truth="cat", fp32="cat 90%", int8="dog 51%", picture=jpeg()),
             WorstImage(image="b.jpg", truth=None, fp32="nothing", int8="dog 30%"),
         ),
         variants=(variant("int8"), variant("int8.64x64", problem="it is too slow"), variant("fp32", doubt="noise")),
-        boards=(
-            BoardEstimate("cortex-a76", million_instructions=79.0, latency_ms=15.2, low_ms=13.1, high_ms=17.7),
-        ),
-        warnings=("few images",),
+        boards=(BoardEstimate("cortex-a76", million_instructions=79.0, latency_ms=15.2, low_ms=13.1, high_ms=17.7),),
         command=("edge-sdk", "build", "model.toml", "--calibration", "my photographs"),
-        libraries={"onnxruntime": "1.31.1", "numpy": "2.4.6"},
-        created_at="2026-11-21T12:00:00Z",
-        host_cpu="a CPU",
     )  # fmt: skip
 
 

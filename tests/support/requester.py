@@ -117,11 +117,8 @@ class Requester(PahoUser):
 
     def _answer(self, before: int, topic: str, correlation: bytes | None) -> dict[str, Any]:
         def found() -> list[mqtt.MQTTMessage]:
-            return [
-                m
-                for m in self.messages[before:]
-                if m.topic == topic and getattr(m.properties, "CorrelationData", None) == correlation
-            ]
+            came = (m for m in self.messages[before:] if m.topic == topic)
+            return [m for m in came if getattr(m.properties, "CorrelationData", None) == correlation]
 
         wait_until(lambda: bool(found()), f"the answer on {topic}; answers: {self.answers(before)}")
         answer: dict[str, Any] = msgspec.json.decode(found()[0].payload)

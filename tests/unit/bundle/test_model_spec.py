@@ -53,23 +53,19 @@ def _write(folder: Path, text: str) -> Path:
 
 def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> None:
     spec = load_model_spec(_write(tmp_path, GOOD))
-    assert spec.model == str(tmp_path / "m.onnx")
-    assert spec.labels == str(tmp_path / "labels.txt")
-    assert spec.data.calibration == str(tmp_path / "images")
-    assert spec.data.evaluation is None
+    named = (spec.model, spec.labels, spec.data.calibration)
+    assert named == tuple(str(tmp_path / name) for name in ("m.onnx", "labels.txt", "images"))
+    assert (spec.data.evaluation, spec.thresholds.confidence) == (None, 0.25)
     assert spec.input.tensor_shape == (1, 3, 320, 416)
-    assert spec.thresholds.confidence == 0.25
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
+def test_wrong_spec_names_file_and_key(tmp_path: Path) -> None:
+    for old, new, expected in (
         ('decoder = "yolov8"', 'decoder = "softmax"', "decoder: 'softmax' is not for detection; expected yolov4 or"),
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decoder = "yolov7"', "'yolox' or 'yunet'"),  # another number is no slip
         ('decoder = "yolov8"', "", "decoder is missing, expected 'centerface', 'centernet', 'db', '"),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line"),
-        ('detection"\ndecoder = "yolov8', 'segmentation"\ndecoder = "softmax', "expected logits or argmax"),
         ("size_wh = [416, 320]", "", "input.size_wh is missing, expected a list of 2 whole numbers such as [416, 416]"),
         ("[416, 320]", "[416, 320]\nstd = [1, 0, 1]", "input: std holds 0"),
         ("[416, 320]", "[416, 320]\nmean = [nan, 0, 0]", "input: mean holds nan, expected finite numbers"),
@@ -79,16 +75,12 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ("[input]\nsize_wh = [416, 320]", "", "input is missing, expected a table [input]"),
         ("[data]", "[gates]\nmax_size_mb = 0\n[data]", "gates.max_size_mb is 0, expected more than 0"),
         ('name = "m"', 'name = "../m"', "name: '../m', expected letters, digits, dot, underscore and hyphen, at most"),
-    ],
-)
-def test_wrong_spec_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
-    path = _write(tmp_path, GOOD.replace(old, new))
-    with pytest.raises(ModelError) as caught:
-        load_model_spec(path)
-    said = str(caught.value)
-    assert str(path) in said
-    assert expected in said
-    assert ("did you mean" in said) == ("did you mean" in expected)
+    ):
+        path = _write(tmp_path, GOOD.replace(old, new))
+        said = refusal(ModelError, load_model_spec, path)
+        assert str(path) in said
+        assert expected in said
+        assert ("did you mean" in said) == ("did you mean" in expected)
 
 
 def test_all_mistakes_are_said_at_once_with_their_lines(tmp_path: Path) -> None:
@@ -114,27 +106,20 @@ def test_all_mistakes_are_said_at_once_with_their_lines(tmp_path: Path) -> None:
     assert "name is missing" in said[-1]
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no such file"):
-        load_model_spec(tmp_path / "model.toml")
-    with pytest.raises(ModelError, match="cannot be read"):
-        load_model_spec(tmp_path)
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert "model.toml: no such file" in refusal(ModelError, load_model_spec, tmp_path / "model.toml")
 
 
 def test_labels(tmp_path: Path) -> None:
     path = tmp_path / "labels.txt"
-    path.write_text("cat\n big dog \n\n")
-    assert read_labels(path) == ("cat", "big dog")
-    path.write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")  # as Notepad saves it
-    assert read_labels(path) == ("cat", "dog")
-    path.write_text("\n")
-    with pytest.raises(ModelError, match="no labels in it"):
-        read_labels(path)
-    path.write_bytes(b"\xff\xff")
-    with pytest.raises(ModelError, match="labels cannot be read"):
-        read_labels(path)
-    with pytest.raises(ModelError, match=r"no such labels file, and no list of this name \(coco80, coco90, coco91, "):
-        read_labels(tmp_path / "none")
+    for data, labels in ((b"cat\n big dog \n\n", ("cat", "big dog")), (b"\xef\xbb\xbfcat\r\ndog\r\n", ("cat", "dog"))):
+        path.write_bytes(data)  # the second as Notepad saves it
+        assert read_labels(path) == labels
+    for data, expected in ((b"\n", "no labels in it"), (b"\xff\xff", "labels cannot be read")):
+        path.write_bytes(data)
+        assert expected in refusal(ModelError, read_labels, path)
+    said = refusal(ModelError, read_labels, tmp_path / "none")
+    assert "no such labels file, and no list of this name (coco80, coco90, coco91, " in said
 
 
 @pytest.mark.parametrize(
@@ -157,11 +142,9 @@ def test_the_reference_has_every_key_with_its_default(section: str, struct: type
             continue  # a section, which has a table of its own
         row = re.search(rf"^\| `{field.encode_name}` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", text, re.MULTILINE)
         assert row, f"docs/model-toml.md: no row for {field.encode_name} under {heading}"
-        assert _documented_default(row[1]) == _default(field)
-
-
-def _documented_default(cell: str) -> object:
-    return cell if cell in ("required", "none") else tomllib.loads(f"default = {cell.strip('`')}")["default"]
+        cell = row[1]
+        documented = cell if cell in ("required", "none") else tomllib.loads(f"cell = {cell.strip('`')}")["cell"]
+        assert documented == _default(field)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
@@ -194,26 +177,26 @@ def test_the_reference_describes_every_decoder() -> None:
 def test_every_target_loads_and_explains_each_field(name: str) -> None:
     target = load_target(name)
     assert target.name == name
-    text = (targets_folder() / f"{name}.toml").read_text()
-    keys = [line.partition(" =")[0] for line in text.splitlines() if line[:1].isalpha()]
+    lines = (targets_folder() / f"{name}.toml").read_text().splitlines()
+    keys = {line.partition(" =")[0]: number for number, line in enumerate(lines) if line[:1].isalpha()}
     assert {*target.__struct_fields__} - {"provider_options"} <= {*keys}
-    for key in keys:
-        line = next(i for i, text_line in enumerate(text.splitlines()) if text_line.startswith(f"{key} ="))
-        explained = "#" in text.splitlines()[line] or text.splitlines()[line - 1].startswith("#")
-        assert explained, f"{name}: {key} has no comment"
+    unexplained = [key for key, at in keys.items() if "#" not in lines[at] and not lines[at - 1].startswith("#")]
+    assert unexplained == []
 
 
 def test_what_a_target_says_of_its_providers() -> None:
-    jetson = load_target("jetson_orin_nano")
-    assert jetson.provider_options.given() == ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
+    options = load_target("jetson_orin_nano").provider_options
+    assert options.given() == ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
     # In full precision: what is less exact is beyond the tolerance of a float model's golden inputs.
-    assert jetson.provider_options.of("TensorrtExecutionProvider") == {"trt_max_workspace_size": "1073741824"}
-    assert jetson.provider_options.of("CUDAExecutionProvider")["use_tf32"] == "0"
+    assert options.of("CUDAExecutionProvider")["use_tf32"] == "0"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
+_TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_options.CUDAExecutionProvider]\n"
+
+
+def test_wrong_target_names_file_and_key(tmp_path: Path) -> None:
+    """A text in place of another, or behind all of it."""
+    for old, new, expected in (
         ("intra_op_num_threads = 2", "intra_op_num_threads = 0", "intra_op_num_threads is 0, expected 1 or more"),
         ('["CPUExecutionProvider"]', '["NeonExecutionProvider"]', "'NeonExecutionProvider' is not an execution"),
         ('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]', "expected CPUExecutionProvider last"),
@@ -221,40 +204,21 @@ def test_what_a_target_says_of_its_providers() -> None:
         ("latency_budget_ms = 200.0", "latency_budget_ms = inf", "latency_budget_ms is inf, expected a finite number"),
         ('max_onnxruntime = ""', 'max_onnxruntime = "new"', "max_onnxruntime: 'new', expected a version, or empty"),
         ('name = "arm64"', 'name = "other"', "name is 'other', expected 'arm64'"),
-    ],
-)
-def test_wrong_target_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
-    text = (targets_folder() / "arm64.toml").read_text()
-    assert old in text
-    path = tmp_path / "arm64.toml"
-    path.write_text(text.replace(old, new))
-    said = refusal(TargetError, load_target, str(path))
-    assert str(path) in said
-    assert expected in said
-
-
-_TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_options.CUDAExecutionProvider]\n"
-
-
-@pytest.mark.parametrize(
-    ("added", "expected"),
-    [
-        (_TENSORRT + "trt_fp16_enabled = true", "unknown key trt_fp16_enabled; did you mean trt_fp16_enable?"),
-        (_CUDA + 'arena_extend_strategy = "kSame"', "expected 'kNextPowerOfTwo' or 'kSameAsRequested'"),
+        ("", _TENSORRT + "trt_fp16_enabled = true", "unknown key trt_fp16_enabled; did you mean trt_fp16_enable?"),
+        ("", _CUDA + 'arena_extend_strategy = "kSame"', "expected 'kNextPowerOfTwo' or 'kSameAsRequested'"),
         # A bundle must not say where a device writes, nor what code it loads.
-        (_TENSORRT + 'trt_engine_cache_path = "/tmp"', "options.TensorrtExecutionProvider: unknown key trt_en"),
-        (_TENSORRT + "trt_dla_core = 1", "TensorrtExecutionProvider: it is not among providers, which are CPUExec"),
-    ],
-)
-def test_wrong_options_of_a_provider_name_the_key(tmp_path: Path, added: str, expected: str) -> None:
-    path = tmp_path / "arm64.toml"
-    path.write_text((targets_folder() / "arm64.toml").read_text() + added)
-    said = refusal(TargetError, load_target, str(path))
-    assert said.startswith(f"{path}: ")
-    assert expected in said
+        ("", _TENSORRT + 'trt_engine_cache_path = "/tmp"', "options.TensorrtExecutionProvider: unknown key trt_en"),
+        ("", _TENSORRT + "trt_dla_core = 1", "TensorrtExecutionProvider: it is not among providers, which are CPUExec"),
+    ):
+        text = (targets_folder() / "arm64.toml").read_text()
+        assert old in text
+        path = tmp_path / "arm64.toml"
+        path.write_text(text.replace(old, new) if old else text + new)
+        said = refusal(TargetError, load_target, str(path))
+        assert said.startswith(f"{path}: ")
+        assert expected in said
 
 
 def test_unknown_target_lists_the_known_ones_and_a_name_is_no_path() -> None:
     for name in ("pi4", "../targets/arm64"):
-        with pytest.raises(TargetError, match=f"unknown target '{name}'.*raspberry_pi_4"):
-            load_target(name)
+        assert re.search(f"unknown target '{name}'.*raspberry_pi_4", refusal(TargetError, load_target, name))

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import cv2
 import msgspec
-import numpy as np
 import pytest
 
-from edge_sdk.cli.root import run
 from edge_sdk.cli.run import _closing, _undelivered, _waiting
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.logs import log_as_json
@@ -18,8 +16,9 @@ from edge_sdk.publishing.publisher import PublisherStats, StreamStats
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.sources.slot import SourceStats
 from tests.support.broker import free_port
-from tests.support.bundles import write_graded
+from tests.support.bundles import write_cell_pictures, write_graded
 from tests.support.configs import AT_EASE, Table, config_text, write_config
+from tests.support.program import Cli
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +29,9 @@ def _as_it_was() -> Iterator[None]:
 
 
 def _config(folder: Path, *streams: str, mqtt: Table | None = None) -> Path:
-    """Streams of three pictures each; one that ends in ! has no bundle."""
-    (folder / "pictures").mkdir(parents=True)
+    """Streams of four pictures each; one that ends in ! has no bundle."""
+    write_cell_pictures(folder / "pictures")
     write_graded(folder / "graded.edge")
-    for index in range(3):
-        cv2.imwrite(str(folder / f"pictures/{index}.png"), np.zeros((8, 8, 3), np.uint8))
     pipelines = {
         name.rstrip("!"): {"source": "pictures", "bundle": "none.edge" if name.endswith("!") else "graded.edge"}
         for name in streams
@@ -42,40 +39,36 @@ def _config(folder: Path, *streams: str, mqtt: Table | None = None) -> Path:
     return write_config(folder, config_text(pipelines, mqtt=mqtt, defaults=AT_EASE))
 
 
-def test_each_of_several_cameras_has_a_closing_line(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert run(["run", "--config", str(_config(tmp_path, "gate", "yard"))]) == 0
-    out, err = capsysbinary.readouterr()
-    assert len(out.splitlines()) == 6
-    closings = [line for line in err.decode().splitlines() if "stopped by" in line]
-    assert [line.partition(": stopped by ")[0] for line in closings] == ["edge-sdk: gate", "edge-sdk: yard"]
-    assert all("end of source; 3 results" in line for line in closings)
-    assert run(["run", "--config", str(_config(tmp_path / "one", "gate"))]) == 0
-    assert capsysbinary.readouterr().err.splitlines()[-1].startswith(b"edge-sdk: stopped by end of source; 3 results")
+@pytest.mark.parametrize("cameras", [["gate", "yard"], ["gate"]])
+def test_each_of_several_cameras_has_a_closing_line(tmp_path: Path, cli: Cli, cameras: list[str]) -> None:
+    out, err = cli(0, "run", "--config", _config(tmp_path, *cameras))
+    end = "stopped by end of source; 4 results"
+    assert len(out.splitlines()) == 4 * len(cameras)
+    assert [line.partition(end)[0] for line in err.splitlines() if end in line] == [
+        f"edge-sdk: {camera}: " if len(cameras) > 1 else "edge-sdk: " for camera in cameras
+    ]
 
 
-def test_each_camera_has_a_document(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_each_camera_has_a_document(tmp_path: Path, cli: Cli) -> None:
     config = _config(tmp_path, "gate", "yard", "hall!")
-    assert run(["run", "--config", str(config), "--json", "-q"]) == 2  # of the last one
-    out, err = capsysbinary.readouterr()
+    out, err = cli(2, "run", "--config", config, "--json", "-q")  # of the last one
     documents = [msgspec.json.decode(line) for line in out.splitlines()]
-    assert [d["stream"] for d in documents] == ["result"] * 6 + ["summary"] * 3
-    assert [(d["camera"], d["results"]) for d in documents[6:]] == [("gate", 3), ("yard", 3), ("hall", 0)]
-    assert [d["lines"] for d in documents[6:]] == [{"put": 6, "written": 6, "dropped": 0}] * 3
-    [line] = err.decode().splitlines()
+    assert [d["stream"] for d in documents] == ["result"] * 8 + ["summary"] * 3
+    assert [(d["camera"], d["results"]) for d in documents[8:]] == [("gate", 4), ("yard", 4), ("hall", 0)]
+    assert [d["lines"] for d in documents[8:]] == [{"put": 8, "written": 8, "dropped": 0}] * 3
+    [line] = err.splitlines()
     assert "no such bundle" in line
 
 
-def test_that_nothing_was_delivered_is_seen(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_that_nothing_was_delivered_is_seen(tmp_path: Path, cli: Cli) -> None:
     config = _config(tmp_path, "gate", "yard!", mqtt={"url": f"mqtt://127.0.0.1:{free_port()}"})
-    assert run(["run", "--config", str(config), "-q"]) == 1
-    assert b"3 of 3 results did not reach the broker" in capsysbinary.readouterr().err
+    assert "4 of 4 results did not reach the broker" in cli(1, "run", "--config", config, "-q").err
 
 
-def test_lines_are_json_where_that_is_asked_for(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    config = _config(tmp_path, "gate", "yard!")
-    assert run(["run", "--config", str(config), "--log-format", "json"]) == 2
-    lines = [msgspec.json.decode(line) for line in capsysbinary.readouterr().err.splitlines()]
+def test_lines_are_json_where_that_is_asked_for(tmp_path: Path, cli: Cli) -> None:
+    said = cli(2, "run", "--config", _config(tmp_path, "gate", "yard!"), "--log-format", "json").err
     log_as_json(wanted=False)
+    lines = [msgspec.json.decode(line) for line in said.splitlines()]
     assert {"info", "warning", "error"} == {line["level"] for line in lines}
     assert any(line["message"].startswith("source ") and line["camera"] == "gate" for line in lines)
     assert "no such bundle" in lines[-1]["message"]
@@ -84,17 +77,16 @@ def test_lines_are_json_where_that_is_asked_for(tmp_path: Path, capsysbinary: py
 
 # The last lines of a run.
 
-_TIMES = Percentiles(1.0, 2.0, 3.0)
-_NOTHING = RunSummary(camera="gate", ended_by="signal", budget_ms=50.0)
-
 
 def _summary(*, put: int, sent: int, limited: int) -> RunSummary:
     stream = StreamStats(
         put=put, queued=0, sent=sent, acknowledged=0, rejected=0, dropped=0, too_large=0, limited=limited
     )
     publisher = PublisherStats(**msgspec.structs.asdict(stream), connects=1, state="closed", last_error="gone")
-    times = {"age": _TIMES, "serial": _TIMES, "inference": _TIMES}
-    return msgspec.structs.replace(_NOTHING, results=put, **times, delivery=stream, publisher=publisher)
+    times = dict.fromkeys(("age", "serial", "inference"), Percentiles(1.0, 2.0, 3.0))
+    return RunSummary(
+        camera="gate", ended_by="signal", budget_ms=50.0, results=put, **times, delivery=stream, publisher=publisher
+    )
 
 
 def test_the_last_lines_say_what_was_not_decoded_not_published_and_not_delivered() -> None:
@@ -104,22 +96,18 @@ def test_the_last_lines_say_what_was_not_decoded_not_published_and_not_delivered
     assert ", 7 could not be decoded, 8 not published, as max_per_s says" in _closing(unread)
     assert _undelivered(summary) is None
     assert _undelivered(_summary(put=10, sent=1, limited=8)) == "1 of 10 results did not reach the broker; gone"
-    assert summary.publisher is not None
-    for events, expected in (
-        (EventStats(waiting=3, is_durable=True), "3 events wait on disk for the next start"),
-        (EventStats(waiting=3), None),
-    ):
-        left = msgspec.structs.replace(summary.publisher, events=events)
+    for is_durable, expected in ((True, "3 events wait on disk for the next start"), (False, None)):
+        events = EventStats(waiting=3, is_durable=is_durable)
+        left = msgspec.structs.replace(summary.publisher, events=events)  # type: ignore[type-var]
         assert _waiting(msgspec.structs.replace(summary, publisher=left)) == expected
 
 
-def test_a_password_file_that_others_can_read(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_password_file_that_others_can_read(tmp_path: Path, cli: Cli) -> None:
     secret = tmp_path / "pw"
     secret.write_text("hunter2\n")
     secret.chmod(0o604)
-    source = ["--source", "rtsp://viewer@127.0.0.1/", "--source-password-file", str(secret)]
-    broker = ["--mqtt", "mqtt://pi@127.0.0.1", "--mqtt-password-file", str(secret)]
-    assert run(["run", str(tmp_path / "none.edge"), *source, *broker]) == 2
-    err = capsysbinary.readouterr().err.decode()
+    source = ["--source", "rtsp://viewer@127.0.0.1/", "--source-password-file", secret]
+    broker = ["--mqtt", "mqtt://pi@127.0.0.1", "--mqtt-password-file", secret]
+    err = cli(2, "run", tmp_path / "none.edge", *source, *broker).err
     for what in ("the source's password", "the MQTT password"):
         assert f"{secret}: other users can read {what} (mode 0604); chmod 600 {secret}" in err

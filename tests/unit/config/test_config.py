@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import jsonschema
@@ -25,11 +26,11 @@ from edge_sdk.service.settings import PipelineSettings, RunSettings, run_setting
 from edge_sdk.sources.location import SourceOptions
 from tests.support.certificates import Authority
 from tests.support.configs import STREAM, write_config
-from tests.support.logs import SAID
+from tests.support.logs import SAID, refusal
 from tests.support.program import Cli
 
 
-def _settings(folder: Path, text: str = STREAM) -> RunSettings:
+def _settings(folder: Path, text: str = STREAM) -> Any:
     return run_settings_of(read_config(write_config(folder, text)))
 
 
@@ -58,24 +59,15 @@ def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
         """,
     )
     mqtt = settings.mqtt
-    assert mqtt is not None
     assert (settings.device, mqtt.host, mqtt.port, mqtt.tls, mqtt.username) == ("pi", "broker", 1234, True, "edge")
     assert (mqtt.ca_file, mqtt.qos, mqtt.password) == (tmp_path / "ca.pem", 1, Secret("hunter2"))
     assert mqtt.topics.of("result", "gate") == "x/y/home/pi/result/gate"
-    assert settings.pipelines == (
-        PipelineSettings(
-            camera="gate",
-            source="rtsp://viewer@h/x",
-            source_password=Secret("hunter2"),
-            password_file=tmp_path / "pw",
-            size_wh=(640, 480),
-            bundle=Path("/b.edge"),
-            trusted_keys=(tmp_path / "a.pub", Path("/b.pub")),
-            allow_older=True,
-            latency_ms=200,
-            variant="int8",
-        ),
-    )
+    stream = PipelineSettings(
+        camera="gate", source="rtsp://viewer@h/x", source_password=Secret("hunter2"), password_file=tmp_path / "pw",
+        size_wh=(640, 480), bundle=Path("/b.edge"), trusted_keys=(tmp_path / "a.pub", Path("/b.pub")),
+        allow_older=True, latency_ms=200, variant="int8",
+    )  # fmt: skip
+    assert settings.pipelines == (stream,)
     assert "hunter2" not in repr(settings)
 
 
@@ -90,13 +82,10 @@ def test_defaults_are_for_streams_that_say_nothing_else(tmp_path: Path) -> None:
         ]
         """,
     )
-    first, second = settings.pipelines
-    assert (first.bundle, first.tune, first.source_options) == (
-        *(tmp_path / "d.edge", False, SourceOptions(size_wh=(640, 480), fps=5)),
-    )
-    assert (second.bundle, second.tune, second.source_options) == (
-        *(tmp_path / "a.edge", True, SourceOptions(size_wh=(320, 240), fps=5)),
-    )
+    assert [(each.bundle, each.tune, each.source_options) for each in settings.pipelines] == [
+        (tmp_path / "d.edge", False, SourceOptions(size_wh=(640, 480), fps=5)),
+        (tmp_path / "a.edge", True, SourceOptions(size_wh=(320, 240), fps=5)),
+    ]
 
 
 def test_slow_rates_that_a_source_can_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,28 +124,26 @@ def test_rules_are_of_the_cameras_that_they_name(tmp_path: Path) -> None:
     cat = EventRule(labels=("cat",))
     assert gate.events == (cat, EventRule(labels=("dog",)))
     assert yard.events == (cat, EventRule(labels=("dog",), confidence=0.7, cooldown_s=5.0))
-    assert gate.snapshots is None
 
 
 def test_each_kind_travels_as_its_table_says_or_as_documented(tmp_path: Path) -> None:
-    mqtt = _settings(tmp_path, _MQTT + STREAM).mqtt
-    assert mqtt is not None
-    assert mqtt.channels == {"result": Channel(qos=1), "event": EVENTS, "snapshot": SNAPSHOTS}
-    text = """
+    said = """
         [publish]
         results = { qos = 0, expiry_s = 5, max_per_s = 2 }
         events = { qos = 1, expiry_s = 7, max_per_s = 3 }
         snapshots = { on = "interval", interval_s = 60, width = 320, quality = 50, qos = 1, expiry_s = 9 }
         """
-    settings = _settings(tmp_path, _MQTT + text + STREAM)
-    assert settings.mqtt is not None
-    assert settings.mqtt.channels == {
-        "result": Channel(qos=0, expiry_s=5, max_per_s=2.0),
-        "event": Channel(qos=1, expiry_s=7, max_per_s=3.0),
-        "snapshot": Channel(qos=1, expiry_s=9),
-    }
-    pictures = SnapshotSettings(on="interval", interval_s=60.0, width=320, quality=50)
-    assert settings.pipelines[0].snapshots == pictures
+    result, event = Channel(qos=0, expiry_s=5, max_per_s=2.0), Channel(qos=1, expiry_s=7, max_per_s=3.0)
+    for text, channels, pictures in (
+        ("", {"result": Channel(qos=1), "event": EVENTS, "snapshot": SNAPSHOTS}, None),
+        (
+            said,
+            {"result": result, "event": event, "snapshot": Channel(qos=1, expiry_s=9)},
+            SnapshotSettings(on="interval", interval_s=60.0, width=320, quality=50),
+        ),
+    ):
+        settings = _settings(tmp_path, _MQTT + text + STREAM)
+        assert (settings.mqtt.channels, settings.pipelines[0].snapshots) == (channels, pictures)
 
 
 def _config(folder: Path, line: str) -> Path:
@@ -165,19 +152,17 @@ def _config(folder: Path, line: str) -> Path:
 
 def _password(config: schema.Config) -> str:
     """As each reading of the settings finds it, of a configuration that was read once."""
-    mqtt = run_settings_of(config).mqtt
-    assert mqtt is not None
-    assert mqtt.password is not None
-    assert mqtt.password.reveal() not in repr(config) + repr(mqtt)
-    return mqtt.password.reveal()
+    mqtt: Any = run_settings_of(config).mqtt
+    password: str = mqtt.password.reveal()
+    assert password not in repr(config) + repr(mqtt)
+    return password
 
 
 def test_a_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
     config, file = read_config(_config(tmp_path, 'password_file = "pw"')), tmp_path / "pw"  # which comes later
     file.write_text("hunter2\nsecond line\n")
     file.chmod(0o600)
-    assert _password(config) == "hunter2"
-    assert SAID == []
+    assert (_password(config), SAID) == ("hunter2", [])
     for mode in (0o640, 0o604):
         file.write_text(f"hunter{mode}")
         file.chmod(mode)
@@ -200,8 +185,8 @@ def test_a_credential_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     config, folder = read_config(_config(tmp_path, 'password_credential = "mqtt"')), tmp_path / "credentials"
     folder.mkdir()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(folder))
-    with pytest.raises(ConfigError, match=r"mqtt.password_credential: \$CREDENTIALS_DIRECTORY has no such file"):
-        _password(config)
+    said = refusal(ConfigError, _password, config)
+    assert "mqtt.password_credential: $CREDENTIALS_DIRECTORY has no such file" in said
     (folder / "mqtt").write_text("hunter2")
     assert _password(config) == "hunter2"
 
@@ -214,18 +199,18 @@ def test_the_password_of_a_private_key(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     for place, named in (("file", "word"), ("env", "KEY_WORD"), ("credential", "word")):
         lines = f'cert_file = "pi.pem"\nkey_file = "pi.key"\nkey_password_{place} = "{named}"'
-        mqtt = run_settings_of(read_config(_config(tmp_path, lines))).mqtt
-        assert mqtt is not None
+        mqtt: Any = run_settings_of(read_config(_config(tmp_path, lines))).mqtt
         assert (mqtt.cert_file, mqtt.key_file) == (tmp_path / "pi.pem", tmp_path / "pi.key")
         assert (mqtt.key_password, mqtt.password) == (Secret("hunter2"), None)
-    with pytest.raises(ConfigError, match="the private key is encrypted; name a file with its password"):
-        run_settings_of(read_config(_config(tmp_path, 'cert_file = "pi.pem"\nkey_file = "pi.key"')))
+    config = read_config(_config(tmp_path, 'cert_file = "pi.pem"\nkey_file = "pi.key"'))
+    said = refusal(ConfigError, run_settings_of, config)
+    assert "the private key is encrypted; name a file with its password" in said
 
 
 def test_one_password_for_all_cameras_without_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pw").write_text("of all")
     monkeypatch.setenv("OWN", "its own")
-    path = write_config(
+    settings = _settings(
         tmp_path,
         """
         defaults = { bundle = "a.edge", password_file = "pw" }
@@ -237,7 +222,7 @@ def test_one_password_for_all_cameras_without_their_own(tmp_path: Path, monkeypa
         ]
         """,
     )
-    secrets = [stream.source_password for stream in run_settings_of(read_config(path)).pipelines]
+    secrets = [stream.source_password for stream in settings.pipelines]
     assert [secret.reveal() if secret else None for secret in secrets] == ["of all", "its own", None, None]
 
 
@@ -253,24 +238,24 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_goes_by_its_flags_or_by_a_file_and_without_either_by_the_usual_one(usual: Path) -> None:
-    with pytest.raises(UsageError, match=f"nothing to run; expected .*there is no {usual}"):
-        config_file(_context("--duration", "3", "--json", "-q"))
+    bare = ("--duration", "3", "--json", "-q")
+    said = refusal(UsageError, config_file, _context(*bare))
+    assert re.match(f"nothing to run; expected .*there is no {usual}", said)
     usual.touch()
-    for arguments, expected in (
-        (("--duration", "3", "--json", "-q"), usual),
+    for arguments, chosen in (
+        (bare, usual),
         (("a.edge", "--source", "0"), None),
-        (("--config", "other.toml", "--check", "--json", "-q", "--duration", "1"), Path("other.toml")),
+        (("--config", "other.toml", "--check", *bare), Path("other.toml")),
     ):
-        assert config_file(_context(*arguments)) == expected
-    for arguments, refusal in (
+        assert config_file(_context(*arguments)) == chosen
+    for arguments, expected in (
         (("--source", "0"), "BUNDLE is missing; expected `edge-sdk run BUNDLE --source SOURCE`"),
         (("a.edge",), "--source is missing; expected `edge-sdk run BUNDLE --source SOURCE`"),
         (("--camera", "camera"), "BUNDLE is missing"),  # given, although it is the default
         (("a.edge", "--config", "c"), "BUNDLE and --config: expected one of them; what c says, it says alone"),
         (("--no-tune", "--config", "c"), "--no-tune and --config: expected one of them"),
     ):
-        with pytest.raises(UsageError, match=f"^{re.escape(refusal)}"):
-            config_file(_context(*arguments))
+        assert refusal(UsageError, config_file, _context(*arguments)).startswith(expected)
 
 
 # docs/config.md and its schema say what the program reads.
@@ -304,8 +289,7 @@ def _rows(title: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("text", _EXAMPLES, ids=["least", "all"])
 def test_examples_are_read(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(text, encoding="utf-8")
+    path = write_config(tmp_path, text, version="")
     read_config(path)
     jsonschema.validate(read_document(path, ConfigError), msgspec.json.decode(schema.config_schema()))
 
@@ -321,9 +305,7 @@ def _keys(table: object) -> Iterator[tuple[str, bool]]:
 
 
 def test_the_whole_example_has_every_key_but_those_that_stand_for_others(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(_EXAMPLES[1], encoding="utf-8")
-    config = read_config(path)
+    config = read_config(write_config(tmp_path, _EXAMPLES[1], version=""))
     keys = list(_keys(msgspec.structs.replace(config, defaults=None)))
     unsaid = {key for key, _ in keys} - {key for key, is_said in keys if is_said}
     assert unsaid == {
@@ -346,11 +328,8 @@ def test_documented_defaults_are_those_of_the_program() -> None:
     count = 0
     for title, table in _TABLES.items():
         defaults = {f.encode_name: f.default for f in msgspec.structs.fields(table)}
-        documented = {
-            row[0].strip(" `"): msgspec.json.decode(row[2].strip(" `"))
-            for row in _rows(title)
-            if row[2].startswith("`")
-        }
+        cells = {row[0].strip(" `"): row[2].strip() for row in _rows(title)}
+        documented = {key: msgspec.json.decode(cell.strip("`")) for key, cell in cells.items() if cell[:1] == "`"}
         assert documented.pop("keys", []) == documented.pop("labels", []) == []  # tuples
         count += len(documented)
         assert documented == {key: defaults[key] for key in documented}, title
@@ -378,8 +357,7 @@ def test_documented_types_and_ranges_are_those_of_the_program() -> None:
 def test_every_key_is_described_to_an_editor() -> None:
     document = msgspec.json.decode(schema.config_schema())
     jsonschema.Draft202012Validator.check_schema(document)
-    definitions = document["$defs"]
-    keys = [(key, field) for table in definitions.values() for key, field in table["properties"].items()]
+    keys = [item for table in document["$defs"].values() for item in table["properties"].items()]
     undescribed = [key for key, field in keys if "description" not in field and "$ref" not in field]
     assert undescribed == ["pipelines", "events"]
 
@@ -387,7 +365,6 @@ def test_every_key_is_described_to_an_editor() -> None:
 # Whatever is wrong with a configuration file: exit code 2, lines that name file and key, no traceback, no secret.
 
 
-_REFUSED_MQTT = '[mqtt]\nurl = "mqtt://edge@h"\n'
 _GATE = 'pipelines[0] ("gate")'
 
 
@@ -395,71 +372,51 @@ def _with(line: str) -> str:
     return f"{STREAM}{line}\n"
 
 
-def _mqtt(line: str) -> str:
-    return f"{_REFUSED_MQTT}{line}\n{STREAM}"
+def _mqtt(lines: str, url: str = "mqtt://edge@h") -> str:
+    return f'[mqtt]\nurl = "{url}"\n{lines}\n{STREAM}'
 
 
-def _url(url: str) -> str:
-    return f'[mqtt]\nurl = "{url}"\n{STREAM}'
-
-
-def _source(source: str) -> str:
-    return STREAM.replace('"0"', f'"{source}"')
+def _source(source: str, lines: str = "") -> str:
+    return STREAM.replace('"0"', f'"{source}"') + lines
 
 
 _BAD = [
-    # keys
     ("[mqqt]\n" + STREAM, "unknown key mqqt; did you mean mqtt?"),
     (_with('url = "x"'), f"{_GATE}: unknown key url; known keys: name, source,"),
-    # what is missing
     ("", "pipelines is missing, expected tables [[pipelines]]"),
     ('[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n', "pipelines[0].name is missing, expected the camera's name"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
-    # values
     (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
-    (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
-    (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
-    (_source("rtsps://h/x") + f'tls_fingerprint = "{"ab" * 32}"\ntls_verify = false\n', "tls_verify = false: expected"),
-    (_source("rtsp://h/x") + 'tls_ca_file = "a.pem"\n', f"{_GATE}: tls_ca_file: it is for rtsps:// and https:// only"),
-    # names
+    (_source("picamera2", "fps = 0.5\nread_timeout_s = 1\n"), "expected 1 or more, or a read_timeout_s above 2"),
+    (_source("rtsps://h/x", f'tls_fingerprint = "{"ab" * 32}"\ntls_verify = false\n'), "tls_verify = false: expected"),
+    (_source("rtsp://h/x", 'tls_ca_file = "a.pem"\n'), f"{_GATE}: tls_ca_file: it is for rtsps:// and https:// only"),
     (STREAM.replace("gate", "a/b"), "name: camera name 'a/b' cannot be part of a topic, expected no / + # $"),
-    ('[device]\nname = "a#"\n' + STREAM, "device.name: device name 'a#' cannot be part of a topic"),
     (_mqtt('prefix = "edge//v1"'), "mqtt.prefix: topic prefix name has 0 characters"),
     (STREAM + STREAM, "pipelines[0] and pipelines[1] are both named 'gate', expected a name of its own for each"),
-    # URLs
-    (_url("http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
-    (_url("mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
+    (_mqtt("", "http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
+    (_mqtt("", "mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
     (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
     (STREAM.replace('"0"', "2"), f"{_GATE}: source: got a whole number, expected a string: a V4L2 index"),
     (_mqtt('cert_file = "pi.pem"'), "mqtt.cert_file: it is for mqtts:// and wss:// only"),
-    (_url("mqtts://h").replace("[[", 'key_file = "pi.key"\n[[', 1), "mqtt.key_file: there is no certificate that it"),
-    (_mqtt('key_password_env = "A"'), "mqtt.key_password_env: there is no certificate that it belongs to"),
+    (_mqtt('key_file = "pi.key"', "mqtts://h"), "mqtt.key_file: there is no certificate that it"),
+    (_mqtt('cert_file = "c"\nkey_password_env = "hunter2 x"', "mqtts://h"), "expected the name of a variable: "),
     (
-        _url("mqtts://h").replace("[[", 'cert_file = "c"\nkey_password_env = "hunter2 x"\n[[', 1),
-        "expected the name of a variable: ",
-    ),
-    (
-        _url("mqtts://h").replace("[[", 'cert_file = "c"\nkey_password_env = "A"\nkey_password_file = "p"\n[[', 1),
+        _mqtt('cert_file = "c"\nkey_password_env = "A"\nkey_password_file = "p"', "mqtts://h"),
         "mqtt.key_password_file and key_password_env are both there, expected one of them",
     ),
     ('[commands]\nallow = ["pause"]\n' + STREAM, "commands: there is no broker, expected [mqtt] with the url of one"),
-    ('[home_assistant]\nprefix = "a/b"\n' + _mqtt(""), "home_assistant.prefix: topic prefix name 'a/b' cannot be part"),
-    # passwords
     (_mqtt('password = "hunter2"'), "mqtt.password: a password does not stand in this file"),
     (_with('password = "hunter2"'), f"{_GATE}.password: a password does not stand in this file"),
-    (_mqtt('password_env = "hunter2!"'), "mqtt.password_env: expected the name of a variable"),
     (_mqtt('password_credential = "../hunter2"'), "mqtt.password_credential: expected the name of a systemd credent"),
     (_mqtt('password_credential = "hunter2"'), "mqtt.password_credential: $CREDENTIALS_DIRECTORY is not set"),
     (_mqtt('password_file = "nowhere"'), "nowhere: the MQTT password cannot be read: No such file"),
-    (_url("mqtt://h").replace("[[", 'password_env = "A"\n[[', 1), "mqtt.url: there is an MQTT password but no user"),
+    (_mqtt('password_env = "A"', "mqtt://h"), "mqtt.url: there is an MQTT password but no user"),
     (_with('password_env = "A"'), f"{_GATE}: password_env: source names no user, expected a URL such as rtsp://USER"),
     ("[defaults]\ncpu_share = 0.5\n" + _with("tune = false"), "cpu_share is a limit that tuning keeps"),
-    # units
     (_with("latency_ms = 0.2"), "latency_ms is 0.2, expected 1 millisecond or more"),
     (_with("cpu_share = 50"), "cpu_share is 50, expected 4 cores or less, which this machine has; 0.5 is half a core"),
-    # events, and how messages travel
     (STREAM + f'[[events]]\nlabels = ["{"x" * 101}"]\n', "can be no event's, expected 1 to 100 printable characters"),
     (STREAM + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
     (STREAM + _CAT + _CAT + 'cameras = ["gate"]\n', "events[0] and events[1] are both about 'cat' on 'gate'"),
@@ -482,76 +439,56 @@ def test_each_mistake_is_one_line(
     lines = err.splitlines()
     assert expected in lines[0]
     assert all(line.startswith(f"edge-sdk: {path}: ") or "nowhere" in line or "mqtt." in line for line in lines)
-    assert len(lines) == (3 if "rtsp://a:hunter2@h" in text else 1)  # as a name it is none, either
-    assert out == ""
-    assert "Traceback" not in err
-    for secret in ("hunter2", "ter2", "hun/"):
-        assert secret not in err
+    assert (out, len(lines)) == ("", 3 if "rtsp://a:hunter2@h" in text else 1)  # as a name it is none, either
+    assert re.search("Traceback|ter2|hun/", err) is None
 
 
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [
+def test_versions(tmp_path: Path, cli: Cli) -> None:
+    for version, expected in (
         ("", "version is missing, expected version = 1 at the top, above the first [table]"),
         # What a newer format has is not complained about.
         ("version = 2\nnew = 3\n", "version is 2, expected version = 1 at the top, above the first [table]; a newer"),
-    ],
-)
-def test_versions(tmp_path: Path, cli: Cli, version: str, expected: str) -> None:
-    path = write_config(tmp_path, version=version)
-    assert cli(2, "run", "--config", path).err.startswith(f"edge-sdk: {path}: {expected}")
+    ):
+        path = write_config(tmp_path, version=version)
+        assert cli(2, "run", "--config", path).err.startswith(f"edge-sdk: {path}: {expected}")
+
+
+def _complaints(path: Path) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    return [line.removeprefix(f"{path}: ").split(";")[0] for line in str(caught.value).splitlines()]
 
 
 def test_all_wrong_values_are_said_at_once_with_all_that_contradict_each_other(tmp_path: Path) -> None:
-    path = write_config(
-        tmp_path,
-        """
+    text = """
         mqtt = { url = "mqtt://h", qos = 3 }
-        commands.allow = ["pauze", "pause", "all"]
+        commands.allow = ["pauze", "pause"]
         pipelines = [{ name = "gate", source = "0", bundle = "a.edge" }]
         events = [{ labels = ["cat"], confidence = 60 }]
         publish.snapshots = { on = "interval", interval_s = "x" }
-        """,
-    )
-    with pytest.raises(ConfigError) as caught:
-        read_config(path)
-    said = [line.removeprefix(f"{path}: ").split(";")[0] for line in str(caught.value).splitlines()]
-    allowed = "expected 'pause', 'reload', 'report_state', 'set_rate', 'set_threshold' or 'snapshot'"
-    assert said == [
+        """
+    assert _complaints(write_config(tmp_path, text)) == [
         "mqtt.qos: 3, expected 0 or 1",
-        f"commands.allow[0]: 'pauze', {allowed}",
-        f"commands.allow[2]: 'all', {allowed}",
+        "commands.allow[0]: 'pauze', expected 'pause', 'reload', 'report_state', 'set_rate', 'set_threshold' or "
+        "'snapshot'",
         "events[0].confidence is 60, expected 1 or less",
         "publish.snapshots.interval_s: got a string, expected a number of seconds",  # and it is not missing
     ]
     text = '[mqtt]\nurl = "mqtt://h/x"\nqos = 3\n[publish.snapshots]\non = "event"\n' + STREAM
-    with pytest.raises(ConfigError) as caught:
-        read_config(write_config(tmp_path, text))
-    assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
-        "mqtt.qos",
-        "mqtt.url",
-        "publish.snapshots.on",
-    ]
+    said = _complaints(write_config(tmp_path, text))
+    assert [line.split(": ")[0] for line in said] == ["mqtt.qos", "mqtt.url", "publish.snapshots.on"]
 
 
 def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:
     wrong = ", ".join(f'"command_{number}"' for number in range(20_000))
-    text = f'[mqtt]\nurl = "mqtt://h"\n[commands]\nallow = [{wrong}]\n[[pipelines]]\nname = "a"\nsource = "0"\n'
-    path = write_config(tmp_path, text)
+    path = write_config(tmp_path, f'[mqtt]\nurl = "mqtt://h"\n[commands]\nallow = [{wrong}]\n{STREAM}')
     began_s = time.process_time()
-    with pytest.raises(ConfigError) as caught:
-        read_config(path)
+    *said, last = _complaints(path)
     assert time.process_time() - began_s < 3  # it took 40 s
-    *said, last = str(caught.value).splitlines()
-    assert [line.split(":")[1] for line in said] == [f" commands.allow[{number}]" for number in range(20)]
-    assert last == f"{path}: there are more problems than these 20; correct these first"
+    assert [line.split(":")[0] for line in said] == [f"commands.allow[{number}]" for number in range(20)]
+    assert last == "there are more problems than these 20"
 
 
-_GOOD = re.findall(
-    r"^```toml\n(.*?)^```",
-    (Path(__file__).parents[3] / "docs" / "config.md").read_text(encoding="utf-8"),
-    re.DOTALL | re.MULTILINE,
-)[1]
 _VALUES = (
     *("3", "-1", "nan", "true", '"x"', '""', '"a\\nb"', '"200 ms"', "[]", "[1]", "[[1]]", "{a=1}", "[{a=1}]"),
     *("2026-01-01", '"mqtt://e:hunter2@h"', '"rtsp://e:hun/ter2@h"'),
@@ -560,7 +497,6 @@ _PIECES = (
     *('"', "'''", "[", "]", "[[", "=", "\n", "#", ".", "{}", "inf", "\\u0000", "\u2028", "é", "a.b.c=1\n"),
     *('password = "hunter2"\n', 'password_env = "hunter2"\n', '"rtsp://a:hunter2@h/x"', '"a\\nb" = 1\n'),
 )
-
 _COUNT = 120  # files
 
 
@@ -574,32 +510,21 @@ def _damaged(text: str, chance: random.Random) -> str:
     return text[:at] + chance.choice(["", *_PIECES]) + text[at:]
 
 
-def _refusal(path: Path) -> str | None:
-    """What is said of it; None where it is taken."""
-    try:
-        settings = run_settings_of(read_config(path))
-    except ConfigError as cause:
-        return str(cause)
-    assert "hunter2" not in repr(settings)
-    return None
-
-
 def test_nothing_that_is_written_there_brings_more_than_a_refusal(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
     for name in ("mqtt.password", "gate.password", "pi.key.password"):
         (tmp_path / name).write_text("hunter2")
     Authority(tmp_path).issue("pi", password="hunter2")
     refused = 0
     for seed in range(_COUNT):
-        chance, text = random.Random(seed), _GOOD
+        chance, text = random.Random(seed), _EXAMPLES[1]
         for _ in range(chance.randint(1, 2)):
             text = _damaged(text, chance)
-        path.write_text(text, encoding="utf-8")
-        said = _refusal(path)
-        if said is None:
-            continue
-        refused += 1
+        path = write_config(tmp_path, text, version="")
+        try:
+            said = repr(run_settings_of(read_config(path)))
+        except ConfigError as cause:
+            refused, said = refused + 1, str(cause)
+            assert all(line.isprintable() for line in said.split("\n")), seed
+            assert all(line.startswith((str(tmp_path), "mqtt.", "pipelines[")) for line in said.split("\n")), seed
         assert "ter2" not in said, seed
-        assert all(line.isprintable() for line in said.split("\n")), seed
-        assert all(line.startswith((str(tmp_path), "mqtt.", "pipelines[")) for line in said.split("\n")), seed
     assert _COUNT / 2 < refused < _COUNT

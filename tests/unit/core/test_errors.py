@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import pytest
@@ -20,19 +20,16 @@ from tests.support.logs import refusal
 NO_TEXT = os.fsdecode(b"\xff")
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
+def test_an_error_is_one_printable_line() -> None:
+    for message, expected in (
         ("a.edge: altered", "a.edge: altered"),
         ("a\nedge-sdk: all is well\r\nb", "a edge-sdk: all is well b"),
         ("\x1b[2J\u202eb", "�[2J�b"),
         (NO_TEXT, "�"),
         ("👩\u200d🚒 ന്\u200d می\u200cخواهم\n", "👩\u200d🚒 ന്\u200d می\u200cخواهم"),  # joined as they are written
         ("a\u200db \u200d\u200d", "a�b ��"),
-    ],
-)
-def test_an_error_is_one_printable_line(message: str, expected: str) -> None:
-    assert str(BundleError(message)) == expected
+    ):
+        assert str(BundleError(message)) == expected
 
 
 def test_a_long_error_keeps_its_beginning_and_its_end_and_several_lines_stay_apart_in_other_processes_too() -> None:
@@ -46,10 +43,14 @@ def test_a_long_error_keeps_its_beginning_and_its_end_and_several_lines_stay_apa
 @pytest.mark.parametrize("verb", [["inspect"], ["sign", "--key", "KEY"], ["run", "--check", "--source", "pattern"]])
 def test_a_bundle_whose_name_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]) -> None:
     folder, key = write_bundle(tmp_path / f"{NO_TEXT}.edge"), tmp_path / f"{NO_TEXT}.key"
+    edit_manifest(folder, target="\x1b]0;title\x07", created_at="\x1b]0;title\x07")  # names the window
     assert run(["keygen", str(key), "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["public_key"] == f"{tmp_path}/�.key.pub"
-    run([*(word.replace("KEY", str(key)) for word in verb), str(folder), "--json"])
+    command = [*(word.replace("KEY", str(key)) for word in verb), str(folder)]
+    run([*command, "--json"])
     assert msgspec.json.decode(capsys.readouterr().out)
+    run(command)
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_a_terminal_that_takes_text_alone_gets_it(tmp_path: Path) -> None:
@@ -58,14 +59,6 @@ def test_a_terminal_that_takes_text_alone_gets_it(tmp_path: Path) -> None:
     done = subprocess.run(arguments, capture_output=True, check=False, timeout=200, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"\udcff.key.pub" in done.stdout
-
-
-@pytest.mark.parametrize("verb", [["inspect"], ["run", "--check", "--source", "pattern"]])
-def test_a_manifest_writes_but_text(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]) -> None:
-    folder = write_bundle(tmp_path / "a.edge")
-    edit_manifest(folder, target="\x1b]0;title\x07", created_at="\x1b]0;title\x07")  # names the window
-    run([*verb, str(folder)])
-    assert "\x1b" not in capsys.readouterr().out
 
 
 def _raised(cause: BaseException) -> BaseException:
@@ -78,24 +71,19 @@ def _raised(cause: BaseException) -> BaseException:
 _LINE = _raised.__code__.co_firstlineno + 2
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_the_first_line_of_an_exception() -> None:
+    for text, expected in (
         ("\n  \n one \ntwo", "one"),
         ("[ONNXRuntimeError] : 1 : FAIL : no", "1 : FAIL : no"),
         ("\x1b[31mred\x1b[0m and \x07 rings", "red and \N{REPLACEMENT CHARACTER} rings"),
-        ("", "ValueError (test_errors.py:{LINE})"),
-    ],
-)
-def test_the_first_line_of_an_exception(text: str, expected: str) -> None:
-    assert first_line(_raised(ValueError(text))) == expected.format(LINE=_LINE)
+        ("", f"ValueError (test_errors.py:{_LINE})"),
+    ):
+        assert first_line(_raised(ValueError(text))) == expected
 
 
 def test_a_bug_says_its_type_once() -> None:
-    for cause, said in (
-        (AssertionError(), f"AssertionError (test_errors.py:{_LINE})"),
-        (ValueError("a\nb"), "ValueError: a"),
-    ):
+    assertion = f"AssertionError (test_errors.py:{_LINE})"
+    for cause, said in ((AssertionError(), assertion), (ValueError("a\nb"), "ValueError: a")):
         assert failure_line(_raised(cause)) == f"this is a bug in edge-sdk: {said}"
 
 
@@ -137,9 +125,8 @@ def _complaint(folder: Path, text: str) -> str:
     return "\n".join(line.removeprefix(f"{path}: ") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_complaints_name_key_value_and_expectation(tmp_path: Path) -> None:
+    for text, expected in (
         ('site = "a"', "qos is missing, expected 'once' or 'twice'"),
         ("qos = once", "not valid TOML: Invalid value (at line 1, column 7); a line is key = value, and strings"),
         ('site = ""\nqos = "once"', "site has 0 characters, expected 1 or more"),
@@ -147,46 +134,33 @@ def _complaint(folder: Path, text: str) -> str:
         ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
         ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
         ("[named.gate]\nfsp = 3", "named.gate: unknown key fsp; did you mean fps? (line 4)\nnamed.gate.url is missing"),
-        ("[labels]\na = 3", "labels.a: got a whole number, expected a string"),
         ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
         ('sizes = ["a", "b", "c"]', "sizes has 3 items, expected 2 or less"),
         ('code = "a"', "code: 'a', expected a string that matches '^[0-9]+$'"),
         ("pairs = [[1, 2], [3]]", "pairs[1] has 1 item, expected 2"),
-        ("pairs = [[1, true]]", "pairs[0][1]: got true or false, expected a number"),
         ("pairs = [3]", "pairs[0]: got a whole number, expected a list of 2 numbers"),
         ("budget = -1.5", "budget is -1.5, expected more than 0"),
         ('budget = "100"', "budget: got a string, expected a number such as 100"),
-        ("either = 1.5", "either: got a number, expected a whole number or a string or a list of true or false values"),
         ("either = [1]", "either[0]: got a whole number, expected true or false"),
         ("flag = 2026-03-02", "flag: got a date or a time, expected true or false"),
-    ],
-)
-def test_complaints_name_key_value_and_expectation(tmp_path: Path, text: str, expected: str) -> None:
-    start = "" if text.startswith(("site", "qos")) else GOOD
-    assert _complaint(tmp_path, start + text).startswith(expected)
+    ):
+        start = "" if text.startswith(("site", "qos")) else GOOD
+        assert _complaint(tmp_path, start + text).startswith(expected)
 
 
 def test_values_are_shown_short_and_without_passwords(tmp_path: Path) -> None:
-    shown = _complaint(tmp_path, GOOD + 'cameras = [{url = "http://admin:hunter2@gate/stream"}]')
-    assert "'http://***@gate/…" in shown
-    assert "hunter2" not in shown
-    shown = _complaint(tmp_path, GOOD + f'code = "{"x" * 500}"')
-    assert len(shown) < 200
+    said = _complaint(tmp_path, GOOD + 'cameras = [{url = "http://admin:hunter2@gate/stream"}]')
+    assert "'http://***@gate/…" in said
+    assert "hunter2" not in said
+    assert len(_complaint(tmp_path, GOOD + f'code = "{"x" * 500}"')) < 200
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "rtsps://gate:7441/AbCdEf{}GhIjKlMnOp",
-        "rtsp://gate/user=admin_pass{}word=AbCdEf.sdp",
-        "rtsp://gate/live?token=1{}AbCdEf",
-        "rtsp://admin:AbCdEf{}/@gate/live",
-    ],
-)
-def test_of_a_url_only_the_host_is_shown(url: str) -> None:
-    for control in ("", "\n", "\x1b", "\u2028"):
-        assert "gate" in shown(url.format(control))
-        assert "AbCdEf" not in shown(url.format(control)) + shown([url.format(control)])
+@pytest.mark.parametrize("control", ["", "\n", "\x1b", "\u2028"])
+def test_of_a_url_only_the_host_is_shown(control: str) -> None:
+    for path in ("gate:7441/AbCdEf{}GhI", "gate/user=admin_pass{}word=AbCdEf.sdp", "admin:AbCdEf{}/@gate/live"):
+        url = f"rtsp://{path.format(control)}"
+        assert "gate" in shown(url)
+        assert "AbCdEf" not in shown(url) + shown([url])
 
 
 def test_a_good_file_is_read_and_one_that_is_no_text_is_not(tmp_path: Path) -> None:
@@ -194,8 +168,7 @@ def test_a_good_file_is_read_and_one_that_is_no_text_is_not(tmp_path: Path) -> N
     path.write_text(GOOD + '[[cameras]]\nurl = "rtsp://x"\n')
     assert read_toml(path, Device, ConfigError).cameras == [Camera("rtsp://x")]
     path.write_bytes(b"site = '\xff'")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_toml(path, Device, ConfigError)
+    assert "cannot be read" in refusal(ConfigError, read_toml, path, Device, ConfigError)
 
 
 class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,10 +187,8 @@ class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("size: expected another number")
 
 
-@pytest.mark.parametrize(
-    ("document", "expected"),
-    [
-        ({}, ["gates is missing, expected tables [[gates]]"]),
+def test_all_problems_of_a_document_are_found() -> None:
+    for document, expected in (
         ({"gates": {}}, ["gates: got a table, expected tables [[gates]]"]),
         ({"gates": []}, ["gates has 0 items, expected 1 or more"]),
         ({"gates": [{"name": "a"}]}, []),
@@ -241,12 +212,9 @@ class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 'gates[0] ("a"): inner.fps is 0, expected 1 or more',
             ],
         ),
-    ],
-)
-def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected: list[str]) -> None:
-    found = [*problems(document, House)]
-    assert len(found) == len(expected)
-    assert all(line.startswith(words) for line, words in zip(found, expected, strict=True)), found
+    ):
+        found = [*problems(document, House)]
+        assert [line[: len(words)] for line, words in zip(found, expected, strict=True)] == expected
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -258,15 +226,12 @@ class Checked(msgspec.Struct, frozen=True):
         check_fields(self, Checked)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "expected"),
-    [
+def test_a_program_gets_the_words_of_a_file() -> None:
+    for wrong, expected in (
         ({"fps": 0}, "fps is 0, expected 1 or more"),
         ({"fps": "1"}, "fps: got a string, expected a number"),
         ({"rotate": 45}, "rotate: 45, expected 0 or 90"),
         ({"file": Path("a\nb")}, "file: 'a\\nb', expected a path"),
-    ],
-)
-def test_a_program_gets_the_words_of_a_file(wrong: dict[str, Any], expected: str) -> None:
-    assert Checked(fps=1, file=Path("a")).fps == 1
-    assert refusal(ConfigError, Checked, **wrong) == expected
+    ):
+        assert Checked(fps=1, file=Path("a")).fps == 1
+        assert refusal(ConfigError, Checked, **wrong) == expected

@@ -48,25 +48,17 @@ NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def _with_authorities(path: Path) -> object:
-    return broker_tls(MqttSettings.parse("mqtts://broker", ca_file=path))
-
-
 def _with_key(path: Path) -> object:
     certificate = Authority(path.parent).issue("pi").cert_file
     return check_credentials(MqttSettings.parse("mqtts://broker", cert_file=certificate, key_file=path))
-
-
-def _with_certificate(path: Path) -> object:
-    return broker_tls(MqttSettings.parse("mqtts://broker", cert_file=path, key_file=path))
 
 
 READERS: dict[str, Callable[[Path], object]] = {
     "trusted key": load_public_key,
     "signing key": load_private_key,
     "password": read_password,
-    "authorities": _with_authorities,
-    "certificate": _with_certificate,
+    "authorities": lambda path: broker_tls(MqttSettings.parse("mqtts://broker", ca_file=path)),
+    "certificate": lambda path: broker_tls(MqttSettings.parse("mqtts://broker", cert_file=path, key_file=path)),
     "private key": _with_key,
     "configuration": lambda path: read_document(path, ConfigError),
     "model.toml": load_model_spec,
@@ -94,42 +86,35 @@ def test_a_file_is_read_whole_up_to_its_limit_also_where_it_claims_to_be_empty(t
         (tmp_path / "a").write_bytes(b"x" * size)
         assert read_regular(tmp_path / "link", MIB) == b"x" * size
     assert read_regular(Path("/proc/self/status")).startswith(b"Name:")
-    with pytest.raises(OSError, match="NUL"):
-        read_regular(Path("a\0b"))
+    assert "NUL" in refusal(OSError, read_regular, Path("a\0b"))
 
 
-@pytest.mark.parametrize(
-    ("systemd", "xdg", "expected"),
-    [
+def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for systemd, xdg, expected in (
         ("/var/lib/edge", "/x", "/var/lib/edge"),
         ("/var/lib/edge:/var/lib/other", "/x", "/var/lib/edge"),
         ("", "/x", "/x/edge-sdk"),
         ("", "relative", "/home/me/.local/state/edge-sdk"),
         ("", "", "/home/me/.local/state/edge-sdk"),
-    ],
-)
-def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch, systemd: str, xdg: str, expected: str) -> None:
-    monkeypatch.setenv("STATE_DIRECTORY", systemd)
-    monkeypatch.setenv("XDG_STATE_HOME", xdg)
-    monkeypatch.setenv("HOME", "/home/me")
-    assert state_folder() == Path(expected)
+    ):
+        monkeypatch.setenv("STATE_DIRECTORY", systemd)
+        monkeypatch.setenv("XDG_STATE_HOME", xdg)
+        monkeypatch.setenv("HOME", "/home/me")
+        assert state_folder() == Path(expected)
 
 
 def test_a_record_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "state" / "tuning" / "one.json"
     write_record(path, b"first")
     write_record(path, b"second")
-    assert path.read_bytes() == b"second"
-    assert [p.name for p in path.parent.iterdir()] == ["one.json"]
+    assert (path.read_bytes(), [p.name for p in path.parent.iterdir()]) == (b"second", ["one.json"])
 
 
 def test_what_cannot_be_written_is_one_error_and_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OutputError, match=r"one\.json: cannot be written: "):
-        write_record(tmp_path / "file" / "one.json", b"")
     (tmp_path / "one.json").mkdir()  # a folder cannot be replaced by a file, whoever is asking
-    with pytest.raises(OutputError, match=r"one\.json: cannot be written"):
-        write_record(tmp_path / "one.json", b"")
+    for path in (tmp_path / "file" / "one.json", tmp_path / "one.json"):
+        assert "one.json: cannot be written: " in refusal(OutputError, write_record, path, b"")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "one.json"]
 
 
@@ -148,7 +133,6 @@ def open_folder() -> Iterator[Path]:
     ("source", "closed", "mode", "expected"),
     [
         ("film.avi", "film.avi", 0, ": permission denied; let user [a-z0-9]+ read it"),
-        ("images/0.png", "images/0.png", 0, ": permission denied; let user [a-z0-9]+ read it"),
         ("images", "images/0.png", 0, ": none of 1 images can be read; permission denied; let user [a-z0-9]+ read it"),
         ("images", "images", 0, ": permission denied; let user [a-z0-9]+ read it"),
         ("images", "images", 0o744, ": permission denied; let user [a-z0-9]+ read it"),

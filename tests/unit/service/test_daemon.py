@@ -5,6 +5,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from edge_sdk.core.errors import ConfigError, PublishError
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Stop, is_any_left
 from edge_sdk.outbox.event import OutboxSettings
-from edge_sdk.publishing.publisher import NameLock, PublisherStats
+from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.output import Output
 from edge_sdk.service.process import Notifier, Shared, Start
@@ -43,8 +44,7 @@ class Process:
         self.may_read.set()
         self.reads = self.asks = 0  # how often it was read again; how often that is asked for while it is read
         self.told = list[str]()
-        self.failure: Exception | None = None
-        self.thread = threading.Thread(target=self._run)
+        self._threads, self.ran = ThreadPoolExecutor(1), Future[None]()
 
     def settings(self, *streams: PipelineSettings, **changes: Any) -> RunSettings:
         return RunSettings(**{"device": "pi", "pipelines": streams, "waits": True, **changes})
@@ -56,7 +56,7 @@ class Process:
             self.config, self.shared, self.stop, Notifier(self.manager.address), Start(0.0),
             self._reread if has_config else None,
         )  # fmt: skip
-        self.thread.start()
+        self.ran = self._threads.submit(self.daemon.run)
 
     def _reread(self) -> RunSettings:
         self.reads += 1
@@ -67,12 +67,6 @@ class Process:
         if isinstance(self.config, Exception):
             raise self.config
         return self.config
-
-    def _run(self) -> None:
-        try:
-            self.daemon.run()
-        except Exception as failure:  # noqa: BLE001 - the test looks at it
-            self.failure = failure
 
     def reload(self, *streams: PipelineSettings, **changes: Any) -> None:
         if streams:
@@ -85,31 +79,41 @@ class Process:
     def running(self) -> Any:
         return self.daemon._supervisor.running
 
+    def until_said(self, words: str) -> None:
+        until(lambda: any(words in line for line in self.said))
+
     def until_results(self, *cameras: str) -> None:
-        until(lambda: all(map(self._has_results, cameras)) or not self.thread.is_alive())
-        assert self.failure is None
+        until(lambda: all(map(self._has_results, cameras)) or self.ran.done())
+        assert not self.ran.done()
 
     def _has_results(self, camera: str) -> bool:
         running = self.running.get(camera)
         return running is not None and running.first_result_ns > 0 and not running.is_over
 
-    def join(self) -> None:
-        self.thread.join(WAIT_S)
-        assert not self.thread.is_alive()
-
     def end(self) -> None:
         self.stop.ask()
-        if self.thread.ident is not None:
-            self.join()
+        self.ran.result(WAIT_S)
+
+    def close(self) -> None:
+        if hasattr(self, "daemon"):
+            self.end()
         self.site.close()
         self.manager.close()
+
+
+@pytest.fixture
+def gate(process: Process) -> Any:
+    """The pipeline of the only stream, which has results."""
+    process.start(process.site.settings())
+    process.until_results("gate")
+    return process.running["gate"]
 
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     threads, made = cv2.getNumThreads(), Process(tmp_path, monkeypatch)
     yield made
-    made.end()
+    made.close()
     cv2.setNumThreads(threads)
     until(lambda: not open_cameras())
 
@@ -122,14 +126,13 @@ def test_a_reload_to_a_name_that_another_program_has_is_refused(process: Process
     with pytest.raises(PublishError):
         NameLock(mine)
     process.reload(process.site.settings(), device="taken", mqtt=taken)
-    until(lambda: any("what runs goes on: another program" in line for line in process.said))
+    process.until_said("what runs goes on: another program")
     other.close()
     process.reload()
-    until(lambda: any("all pipelines begin again" in line for line in process.said))
+    process.until_said("all pipelines begin again")
     until(lambda: list(process.daemon._names) == [NameLock.key_of(taken)])
     NameLock(mine).close()
-    process.stop.ask()
-    process.join()
+    process.end()
     NameLock(taken).close()
 
 
@@ -139,46 +142,35 @@ def test_a_disk_that_takes_no_event_holds_up_neither_the_end_nor_a_change_of_nam
 ) -> None:
     disk = SlowDisk(monkeypatch)
     monkeypatch.setattr(Output.close, "__defaults__", (10 * WAIT_S,))  # who names no time waits for ever
-    broker = MqttSettings(host="127.0.0.1", port=1, device="pi")
-    there = {"mqtt": broker, "outbox": OutboxSettings(folder=tmp_path)}
-    process.start(process.site.settings(), **there)
+    broker, outbox = MqttSettings(host="127.0.0.1", port=1, device="pi"), OutboxSettings(folder=tmp_path)
+    process.start(process.site.settings(), mqtt=broker, outbox=outbox)
     process.until_results("gate")
     stream = process.running["gate"]._stream
-    assert stream is not None
     stream.put(Event(kind="rang"))
-
-    def is_on_disk() -> bool:
-        stats = process.daemon._output.stats()
-        return isinstance(stats, PublisherStats) and stats.events.is_durable
-
-    until(is_on_disk)
+    until(lambda: process.daemon._output.stats().events.is_durable)  # type: ignore[union-attr]
     disk.may_go.clear()
     stream.put(Event(kind="rang"))
     if reloads:
         other = msgspec.structs.replace(broker, device="other")
-        process.reload(process.site.settings(), device="other", **{**there, "mqtt": other})
-    process.stop.ask()
-    process.join()
+        process.reload(process.site.settings(), device="other", mqtt=other, outbox=outbox)
+    process.end()
     disk.may_go.set()
-    assert process.failure is None
 
 
-def test_a_configuration_that_cannot_be_read_changes_nothing_and_is_read_as_often_as_asked(process: Process) -> None:
-    process.start(process.site.settings())
-    process.until_results("gate")
-    before = process.running["gate"]
+def test_a_configuration_that_cannot_be_read_changes_nothing_and_is_read_as_often_as_asked(
+    process: Process, gate: Any
+) -> None:
     process.config = ConfigError("config.toml: a is wrong", "config.toml: b is wrong")
     process.asks = 1  # who asks while a reading begins has it read once more
     process.reload()
     until(lambda: process.reads == 2 and process.said.count("config.toml: b is wrong") == 2)
     assert "the configuration is not taken, what runs goes on: config.toml: a is wrong" in process.said
-    assert process.running["gate"] is before
-    assert not before.is_over
+    assert (process.running["gate"], gate.is_over) == (gate, False)
 
 
-def test_a_reload_reads_no_bundle_in_the_main_thread(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    process.start(process.site.settings())
-    process.until_results("gate")
+def test_a_reload_reads_no_bundle_in_the_main_thread(
+    process: Process, gate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read, readers = bundle._read_regular, list[str]()
 
     def noted(path: Path, limit: int) -> bytes:
@@ -187,7 +179,7 @@ def test_a_reload_reads_no_bundle_in_the_main_thread(process: Process, monkeypat
 
     monkeypatch.setattr(bundle, "_read_regular", noted)
     process.reload()
-    until(lambda: any("as before: gate" in line for line in process.said))
+    process.until_said("as before: gate")
     assert readers == ["edge-reload"]
 
 
@@ -195,34 +187,28 @@ def test_without_a_configuration_a_reload_says_so(process: Process) -> None:
     process.start(process.site.settings(), has_config=False)
     process.until_results("gate")
     process.stop.reload = True
-    until(lambda: any("named on the command line" in line for line in process.said))
-    assert process.thread.is_alive()
+    process.until_said("named on the command line")
+    assert not process.ran.done()
 
 
-def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process) -> None:
-    gate, yard = process.site.settings("gate"), process.site.settings("yard")
-    process.start(gate)
-    process.until_results("gate")
-    process.running["gate"].threads = 3  # a model that has more than this one
+def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process, gate: Any) -> None:
+    gate.threads = 3  # a model that has more than this one
     until(lambda: cv2.getNumThreads() == 3)
-    process.reload(gate, yard)
+    process.reload(gate.settings, process.site.settings("yard"))
     until(lambda: cv2.getNumThreads() == 1)
     process.until_results("yard")
-    process.reload(gate)
+    process.reload(gate.settings)
     until(lambda: cv2.getNumThreads() == 3)
 
 
 # How a configuration is read beside what runs.
 
-
 Ask = Callable[[str], None]
 
 
 @pytest.fixture
-def ask(process: Process) -> Ask:
+def ask(process: Process, gate: Any) -> Ask:
     """Have a command ask for a reload; what it is told is in `told`."""
-    process.start(process.site.settings())
-    process.until_results("gate")
     return lambda name: process.daemon._ask_to_reload(lambda why: process.told.append(f"{name}: {why}"))
 
 
@@ -231,17 +217,28 @@ def test_a_command_to_reload_during_a_reload_is_refused_at_once(process: Process
     ask("first")
     until(lambda: process.reads == 1)
     ask("second")
-    assert process.told == ["second: it is being read already; ask again once that is over"]
     process.may_read.set()
-    until(lambda: process.told[1:] == ["first: "])
+    until(lambda: len(process.told) == 2)
+    assert process.told == ["second: it is being read already; ask again once that is over", "first: "]
     assert process.reads == 1
 
 
+def test_at_the_end_who_waits_for_a_reading_is_told(process: Process, ask: Ask) -> None:
+    process.may_read.clear()
+    ask("first")
+    until(lambda: process.reads == 1)
+    process.end()
+    assert process.told == ["first: the program ends"]
+    assert is_any_left()  # libraries are not taken down below what still reads
+    process.may_read.set()
+    until(lambda: not is_any_left())
+
+
 def test_a_reload_waits_until_what_starts_has_begun(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, look, looks = process.site.settings(), Service._look_at_reload, threading.Semaphore(0)
+    look, looks = Service._look_at_reload, threading.Semaphore(0)
     monkeypatch.setattr(Service, "_look_at_reload", lambda service: looks.release() or look(service))  # type: ignore[func-returns-value]
     with process.shared.turn(lambda: False):
-        process.start(gate)
+        process.start(process.site.settings())
         process.stop.reload = True
         for _ in range(3):
             assert looks.acquire(timeout=WAIT_S)
@@ -250,12 +247,13 @@ def test_a_reload_waits_until_what_starts_has_begun(process: Process, monkeypatc
     until(lambda: "configuration read again: as before: gate" in process.said)
 
 
-def test_a_reading_that_fails_changes_nothing(process: Process, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_that_fails_changes_nothing(
+    process: Process, gate: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_given: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    before, good = process.running["gate"], process.config
-    process.config = ValueError("no")
+    good, process.config = process.config, ValueError("no")
     ask("first")
     until(lambda: len(process.told) == 1)
     with monkeypatch.context() as patched:
@@ -267,29 +265,17 @@ def test_a_reading_that_fails_changes_nothing(process: Process, ask: Ask, monkey
     process.config = good
     ask("third")
     until(lambda: process.told[2:] == ["third: "])
-    assert process.running["gate"] is before
+    assert process.running["gate"] is gate
 
 
-def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, ask: Ask, tmp_path: Path) -> None:
-    before, missing = process.running["gate"], process.site.settings(bundle=tmp_path / "none.edge")
+def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, gate: Any, ask: Ask) -> None:
+    missing = process.site.settings(bundle=Path("none.edge"))
     process.config = process.settings(missing)
     ask("one stream")
-    until(lambda: any(line.startswith("gate: the new settings cannot run, what ran goes on") for line in process.said))
+    process.until_said("gate: the new settings cannot run, what ran goes on")
     process.config = process.settings(missing, device="other")
     ask("all")
     until(lambda: len(process.told) == 2)
     assert process.told[0] == "one stream: "
     assert "no such bundle" in process.told[1]
-    assert process.running["gate"] is before
-
-
-def test_at_the_end_who_waits_for_a_reading_is_told(process: Process, ask: Ask) -> None:
-    process.may_read.clear()
-    ask("first")
-    until(lambda: process.reads == 1)
-    process.stop.ask()
-    process.join()
-    assert process.told == ["first: the program ends"]
-    assert is_any_left()  # libraries are not taken down below what still reads
-    process.may_read.set()
-    until(lambda: not is_any_left())
+    assert process.running["gate"] is gate

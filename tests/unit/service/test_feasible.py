@@ -6,6 +6,7 @@ import re
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import cv2
 import msgspec
@@ -13,21 +14,13 @@ import numpy as np
 import pytest
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import IncompatibleError
 from edge_sdk.core.frame import Inferred, Prepared
 from edge_sdk.core.machine import CpuTime
 from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session, Stages
 from edge_sdk.service import model_selector
-from edge_sdk.service.model_selector import (
-    ModelSelector,
-    StartChoice,
-    VariantTime,
-    budget_refusal,
-    choose_start,
-    time_stages,
-)
+from edge_sdk.service.model_selector import ModelSelector, StartChoice, VariantTime, choose_start, time_stages
 from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
 from tests.support.logs import SAID
@@ -49,20 +42,24 @@ def bundle(tmp_path: Path) -> Bundle:
     return Bundle.open(write_graded(tmp_path / "graded.edge", side=96, width=16))
 
 
-@pytest.mark.parametrize(("goldens", "is_run"), [(1.9, True), (2.1, False)])
-def test_what_took_double_the_budget_is_not_run_once_more(bundle: Bundle, goldens: float, is_run: bool) -> None:
-    stages = Stages.open(bundle)
-    runs: list[object] = []
+def _counted(bundle: Bundle) -> tuple[Stages, list[object]]:
+    """Stages, and what they have run."""
+    stages, runs = Stages.open(bundle), list[object]()
     task = stages.task
     stages.task = lambda inferred: runs.append(inferred) or task(inferred)  # type: ignore[func-returns-value]
+    return stages, runs
+
+
+@pytest.mark.parametrize(("goldens", "is_run"), [(1.9, True), (2.1, False)])
+def test_what_took_double_the_budget_is_not_run_once_more(bundle: Bundle, goldens: float, is_run: bool) -> None:
+    stages, runs = _counted(bundle)
     stages.session.replay_ns = 10**12
     assert time_stages(stages, goldens * 10**6) is None
     assert bool(runs) is is_run
 
 
 def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle: Bundle) -> None:
-    taken = time_stages(Stages.open(bundle), NEVER_MS)
-    assert taken is not None
+    taken: Any = time_stages(Stages.open(bundle), NEVER_MS)
     budget_ms = taken.least_ms / 3
     first = Stages.open(bundle)
     gone, stages = weakref.ref(first), [first]
@@ -80,17 +77,12 @@ def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle
 
 def test_beside_busy_programs_it_is_measured_for_longer(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_selector, "_PATIENCE_S", 0.2)
-    stages, seconds, runs = Stages.open(bundle), itertools.count(1.0), list[object]()
-    task = stages.task
-    stages.task = lambda inferred: runs.append(inferred) or task(inferred)  # type: ignore[func-returns-value]
-    taken = time_stages(stages, NEVER_MS, read_cpu_time=lambda: CpuTime(passed := next(seconds), passed, 0.0))
-    assert taken is not None
+    (stages, runs), seconds = _counted(bundle), itertools.count(1.0)
+    taken: Any = time_stages(stages, NEVER_MS, read_cpu_time=lambda: CpuTime(passed := next(seconds), passed, 0.0))
     assert len(runs) > 7
-    refusal = budget_refusal(bundle, StartChoice(stages, (taken,), fits=False), 1.0, fixed=True)
-    assert re.search(
-        r"; other programs take 100% of \d+ processors? \(load average [\d.]+\), and it was tried for 0 s: stop",
-        str(refusal),
-    )
+    said = str(model_selector.budget_refusal(bundle, StartChoice(stages, (taken,), fits=False), 1.0, fixed=True))
+    others = r"; other programs take 100% of \d+ processors? \(load average [\d.]+\), and it was tried for 0 s: stop"
+    assert re.search(others, said)
 
 
 def test_beside_busy_programs_a_start_is_tried_again_before_it_is_refused(
@@ -120,25 +112,22 @@ def video(tmp_path: Path) -> Path:
 
 def test_run_refuses_with_numbers_and_code_4(bundle: Bundle, video: Path, cli: Cli) -> None:
     edit_manifest(bundle.path, latency_budget_ms=0.0001)
-    captured = cli(4, "run", bundle.path, "--source", video)
-    assert captured.out == ""
-    last = captured.err.splitlines()[-1]
-    assert f"this board cannot keep 0.0001 ms from capture to outbox: its fastest model, {SMALL} takes" in last
-    assert f"; {LARGE} takes " in last
-    assert "--best-effort" in last
+    out, err = cli(4, "run", bundle.path, "--source", video)
+    cannot = f"this board cannot keep 0.0001 ms from capture to outbox: its fastest model, {SMALL} takes"
+    assert out == ""
+    assert all(words in err.splitlines()[-1] for words in (cannot, f"; {LARGE} takes ", "--best-effort"))
 
 
 @pytest.mark.parametrize("source", ["--best-effort", "images"])
 def test_best_effort_and_images_that_are_never_dropped_run_all_the_same_with_a_warning(
-    bundle: Bundle, video: Path, source: str, capsysbinary: pytest.CaptureFixture[bytes]
+    bundle: Bundle, video: Path, source: str, cli: Cli
 ) -> None:
     cv2.imwrite(str(video.parent / "one.png"), np.zeros((32, 32, 3), np.uint8))
     edit_manifest(bundle.path, latency_budget_ms=0.0001)
-    options = [str(video), "--best-effort"] if source == "--best-effort" else [str(video.parent / "one.png")]
-    assert run(["run", str(bundle.path), "--json", "--source", *options]) == 0
-    captured = capsysbinary.readouterr()
-    assert b"warning: " in captured.err
-    *results, summary = [msgspec.json.decode(line) for line in captured.out.splitlines()]
+    options = [video, "--best-effort"] if source == "--best-effort" else [video.parent / "one.png"]
+    out, err = cli(0, "run", bundle.path, "--json", "--source", *options)
+    assert "warning: " in err
+    *results, summary = [msgspec.json.decode(line) for line in out.splitlines()]
     assert {r["model"]["variant"] for r in results} == {SMALL if source == "--best-effort" else LARGE}
     assert summary["results"] == summary["late"] == len(results) >= 1
 

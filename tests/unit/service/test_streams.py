@@ -14,7 +14,7 @@ import pytest
 from edge_sdk.config.schema import ThenConfig
 from edge_sdk.core.errors import BundleError, CameraError, LinesError, UsageError
 from edge_sdk.core.logs import CAMERA, name_cameras
-from edge_sdk.loop import Loop, Tick
+from edge_sdk.loop import Tick
 from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings
@@ -54,10 +54,6 @@ class Double:
     def warn(self, name: str, line: str) -> None:
         self.warned.append(f"{name}: {line}")
 
-    def run(self) -> Double:
-        self.began.set()
-        return self
-
     def end(self, failure: BaseException | None = None) -> None:
         self.failure, self.is_over = failure, True
         self.began.set()
@@ -69,16 +65,15 @@ class Scene:
     def __init__(self, *cameras: str, is_service: bool = True, uniform: float = 1.0, idle: str = "") -> None:
         self.now_s = 1000.0
         self.said, self.made = SAID, list[Double]()
+        make: Any = self._make
         self.streams = Supervisor(
-            self._make,  # type: ignore[arg-type]
-            is_service=is_service,
-            uniform=lambda least, most: least + uniform * (most - least),
+            make, is_service=is_service, uniform=lambda least, most: least + uniform * (most - least),
             clock_s=lambda: self.now_s,
-        )
+        )  # fmt: skip
         self.streams.start(map(settings, cameras))
         for made in self.made:
             if made.settings.camera not in idle:
-                made.run()
+                made.began.set()
 
     def _make(self, chosen: PipelineSettings, gate: Gate | None, before: Double | None) -> Double:
         self.made.append(Double(chosen, gate, before))
@@ -116,8 +111,7 @@ def test_a_stream_that_fails_begins_again_later_and_later(uniform: float, share:
         assert failed.warned == ["failed: no frame"]
         scene.now_s += delay_s - 0.001
         scene.streams.look()
-        assert scene["gate"] is failed
-        assert not scene.streams.are_over
+        assert (scene["gate"], scene.streams.are_over) == (failed, False)
         scene.now_s += 0.002
         scene.streams.look()
         assert scene["gate"] is not failed
@@ -125,24 +119,19 @@ def test_a_stream_that_fails_begins_again_later_and_later(uniform: float, share:
     assert (scene.said, scene["yard"], yard.events) == ([], yard, ["start"])
 
 
-@pytest.mark.parametrize(
-    ("failure", "said"),
-    [
+def test_a_bug_and_what_is_short_are_said_in_one_line() -> None:
+    for failure, said in (
         (ValueError("no\nsuch thing"), "this is a bug in edge-sdk: ValueError: no"),
         (MemoryError(), "out of memory: end other programs, or "),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files; let this process open more: "),
         (RuntimeError("can't start new thread"), "out of memory: "),
         (BundleError("[ONNXRuntimeError] : 6 : std::bad_alloc"), "out of memory: "),
-    ],
-    ids=str,
-)
-def test_a_bug_and_what_is_short_are_said_in_one_line(failure: Exception, said: str) -> None:
-    scene = Scene("gate")
-    scene.fail("gate", failure)
-    [line] = scene.said
-    assert line.startswith(f"gate: {said}")
-    assert line.endswith("; begins again in 1 s")
-    assert "\n" not in line
+    ):
+        scene = Scene("gate")
+        scene.fail("gate", failure)
+        line = scene.said.pop()
+        assert line.startswith(f"gate: {said}")
+        assert (line[-21:], line.isprintable(), scene.said) == ("; begins again in 1 s", True, [])
 
 
 def test_failures_that_are_those_of_the_process() -> None:
@@ -159,8 +148,7 @@ def test_streams_that_cannot_run_are_left_out_and_the_last_one_ends_the_process(
     scene.now_s += 1000
     scene.streams.look()
     assert scene.said == ["gate: cannot run, and is left out until the configuration is read again: altered"]
-    assert (len(scene.made), scene["gate"].warned) == (2, ["failed: altered"])
-    assert not scene.streams.are_over
+    assert (len(scene.made), scene["gate"].warned, scene.streams.are_over) == (2, ["failed: altered"], False)
     with pytest.raises(BundleError, match="altered"):  # it is worse
         scene.fail("yard", UsageError("no such bundle"))
     assert len(scene.said) == 2
@@ -171,7 +159,7 @@ def test_all_is_over_once_the_last_stream_ended_and_every_failure_was_looked_at(
     assert scene["gate"].gate is scene["yard"].gate is not None  # they begin together
     assert alone["gate"].gate is None
     assert not scene.streams.have_begun
-    scene["hall"].run()
+    scene["hall"].began.set()
     assert scene.streams.have_begun
     for camera, failure in (("gate", BundleError("altered")), ("yard", UsageError("no such bundle"))):
         scene[camera].end(failure)
@@ -195,18 +183,16 @@ def test_a_change_ends_begins_and_replaces_streams_and_says_so() -> None:
     assert words == "ending: hall; new: door; changing: yard; as before: gate"
     assert (gate.events, yard.events, hall.events) == (["start"], ["start"], ["start", "ask reload"])
     assert (scene["gate"], scene["yard"]) == (gate, yard)
-    coming = scene.made[-1] if scene.made[-1].before else scene.made[-2]
+    [coming] = [made for made in scene.made[3:] if made.before]
     assert (coming.before, coming.settings.source) == (yard, "0")
     assert not scene.streams.have_begun
-    coming.run()
-    scene["door"].run()
+    coming.began.set()
+    scene["door"].began.set()
     scene.streams.look()
-    assert scene["yard"] is coming
-    assert scene.streams.have_begun
+    assert (scene["yard"], scene.streams.have_begun) == (coming, True)
     hall.end()
     scene.streams.look()
-    assert hall.events[-1] == "leave output"
-    assert not scene.streams.are_over
+    assert (hall.events[-1], scene.streams.are_over) == ("leave output", False)
 
 
 def test_streams_that_are_left_out_or_wait_begin_at_once_when_the_configuration_is_read_again() -> None:
@@ -228,8 +214,7 @@ def test_new_settings_that_cannot_run_leave_the_stream_that_runs_until_it_fails(
     scene.made[-1].end(BundleError("altered"))
     scene.streams.look()
     assert scene.said == ["gate: the new settings cannot run, what ran goes on: altered"]
-    assert (scene["gate"], ran.events) == (ran, ["start"])
-    assert scene.streams.have_begun
+    assert (scene["gate"], ran.events, scene.streams.have_begun) == (ran, ["start"], True)
     scene.change(settings("gate", "0"))
     scene.fail("gate", CameraError("gone"))
     assert len(scene.said) == 1  # the one that comes is waited for
@@ -246,7 +231,7 @@ def test_a_bundle_that_is_replaced_or_a_second_model_that_comes_is_a_change() ->
     assert scene.made[-1].before is first
     wanted = settings("gate", then=ThenConfig(bundle=Path("b.edge")))
     assert scene.change(wanted) == "changing: gate"
-    scene.made[-1].run()
+    scene.made[-1].began.set()
     scene.streams.look()
     assert scene.change(wanted) == "as before: gate"
     assert scene.change(wanted, digest="second") == "changing: gate"
@@ -288,9 +273,8 @@ _MQTT = MqttSettings(host="broker", port=1883, device="pi")
 _HOME, _NO_HOME = HomeAssistantSettings(), HomeAssistantSettings(is_enabled=False)
 
 
-@pytest.mark.parametrize(
-    ("changes", "outlet", "others"),
-    [
+def test_other_differences_are_named() -> None:
+    for changes, outlet, others in (
         ({}, [], []),
         ({"commands": ("pause", "reload")}, [], ["commands: pause, reload"]),
         ({"commands": ()}, ["other topics that are listened to"], ["commands: none"]),
@@ -299,27 +283,24 @@ _HOME, _NO_HOME = HomeAssistantSettings(), HomeAssistantSettings(is_enabled=Fals
         ({"outbox": OutboxSettings(max_mb=32.0)}, ["other outbox"], []),
         ({"home_assistant": _HOME}, ["other topics that are listened to"], ["Home Assistant: told anew"]),
         ({"home_assistant": _NO_HOME}, [], ["Home Assistant: not told of this device"]),
-    ],
-)
-def test_other_differences_are_named(changes: dict[str, Any], outlet: list[str], others: list[str]) -> None:
-    before = RunSettings(device="pi", mqtt=_MQTT, commands=("pause",), pipelines=())
-    after = msgspec.structs.replace(before, **changes)
-    assert (output_changes(before, after), [*other_changes(before, after)]) == (outlet, others)
+    ):
+        before = RunSettings(device="pi", mqtt=_MQTT, commands=("pause",), pipelines=())
+        after = msgspec.structs.replace(before, **changes)
+        assert (output_changes(before, after), [*other_changes(before, after)]) == (outlet, others)
 
 
 # What the streams of one process have in common: a turn to start, a turn to tune, a line that is said once.
 
 
 def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks() -> None:
-    shared, before = Shared(), _readers()
+    def readers() -> int:
+        return sum(thread.name == "edge-board" for thread in threading.enumerate())
+
+    shared, before = Shared(), readers()
     assert isinstance(shared.throttled() + shared.throttled(), str)
-    assert _readers() == before + 1
+    assert readers() == before + 1
     shared.close()
-    until(lambda: _readers() == before)
-
-
-def _readers() -> int:
-    return sum(thread.name == "edge-board" for thread in threading.enumerate())
+    until(lambda: readers() == before)
 
 
 def test_a_line_that_holds_for_all_streams_is_said_once() -> None:
@@ -339,42 +320,34 @@ class _Tuner:
     def done(self) -> bool:
         return self.looks >= 3 or bool(self.closed)
 
-    def after(self, _loop: Loop | None, _tick: Tick) -> None:
+    def after(self, _loop: object, _tick: Tick) -> None:
         self.looks += 1
 
     def close(self) -> None:
         self.closed += 1
 
 
-def _turns(count: int = 2) -> tuple[list[_Tuner], list[TuningLock]]:
+def _turns(count: int = 2) -> tuple[list[_Tuner], list[Any]]:
     lock, tuners = threading.Lock(), [_Tuner() for _ in range(count)]
     return tuners, [TuningLock(tuner, lock) for tuner in tuners]  # type: ignore[arg-type]
 
 
-def _after(turn: TuningLock, tick: Tick = Tick.ON_TIME) -> None:
-    turn.after(None, tick)  # type: ignore[arg-type]
-
-
 def test_one_pipeline_tunes_to_its_end_and_then_the_next_does() -> None:
     (first, second), (one, two) = _turns()
-    _after(one, Tick.IDLE)  # a tuner whose camera delivers nothing does not take the turn
+    one.after(None, Tick.IDLE)  # a tuner whose camera delivers nothing does not take the turn
     seen = []
     for _ in range(5):
-        _after(one)
-        _after(two)
+        for turn in (one, two):
+            turn.after(None, Tick.ON_TIME)
         seen.append((first.looks, second.looks))
-    assert seen == [(1, 0), (2, 0), (3, 1), (3, 2), (3, 3)]
-    assert (one.done, two.done) == (True, True)
+    assert (seen, one.done, two.done) == ([(1, 0), (2, 0), (3, 1), (3, 2), (3, 3)], True, True)
 
 
 def test_a_pipeline_that_ends_while_it_tunes_gives_its_turn_on_once() -> None:
     tuners, (one, two, three, four) = _turns(4)
-    _after(one)
+    one.after(None, Tick.ON_TIME)
     two.close()  # it never had the turn, and cannot give it on
-    _after(three)
-    one.close()
-    _after(three)
-    one.close()
-    _after(four)
-    assert [tuner.looks for tuner in tuners] == [1, 0, 1, 0]
-    assert [tuner.closed for tuner in tuners] == [2, 1, 0, 0]
+    for later in (three, three, four):
+        later.after(None, Tick.ON_TIME)
+        one.close()
+    assert [(tuner.looks, tuner.closed) for tuner in tuners] == [(1, 3), (0, 1), (1, 0), (0, 0)]
