@@ -182,6 +182,19 @@ def test_centernet_has_an_object_at_each_peak(scores: Any) -> None:
     _check(_detect(spec, 2, given, size, offset), expected)
 
 
+def test_fastestdet_cells_have_activated_parts() -> None:
+    output = _uniform(1, 8, 4, 6) * 2
+    output[0, 1:5] = _random().normal(0, 1, (4, 4, 6))
+    expected: list[Found] = []
+    for y, x in product(range(4), range(6)):
+        objectness, tx, ty, tw, th, *classes = output[0, :, y, x].tolist()
+        score, class_id = _best_of(classes)
+        if (sure := objectness**0.6 * score**0.4) >= 0.3:
+            cx, cy = (x + math.tanh(tx)) * 16, (y + math.tanh(ty)) * 16
+            expected.append((sure, class_id, _box(cx, cy, _sigmoid(tw) * 96, _sigmoid(th) * 64)))
+    _check(_detect(_spec("fastestdet"), 3, output), expected)
+
+
 def test_movenet_encloses_the_points_of_one_person() -> None:
     points = _random().uniform(0.1, 0.9, (1, 1, 17, 3)).astype(np.float32)
     points[..., :3, 2] = 0.05
@@ -206,13 +219,15 @@ def test_movenet_encloses_the_points_of_one_person() -> None:
 def test_faces_have_landmarks_where_the_model_tells_them(decoder: str, order: Sequence[int], batched: bool) -> None:
     anchors = 1 if decoder == "yunet" else 2
     scores, boxes, marks = ([_uniform(1, anchors * n, values) for n in (96, 24, 6)] for values in (1, 4, 10))
+    if anchors == 1:
+        scores = [3 * score - 0.2 for score in scores]  # of which those beyond 0 and 1 are cut
     outputs = [*scores * (3 - anchors), *boxes, *marks]
     expected: list[Found] = []
     points = []
     rows = zip(*(np.concatenate(kind, axis=1)[0].tolist() for kind in (scores, boxes, marks)), strict=True)
     cells = [cell for cell in _cells(SIZE, (8, 16, 32)) for _ in range(anchors)]
-    for ([score], (a, b, c, d), own), (x, y, stride) in zip(rows, cells, strict=True):
-        if score >= 0.3:
+    for ([value], (a, b, c, d), own), (x, y, stride) in zip(rows, cells, strict=True):
+        if (score := min(max(value, 0.0), 1.0)) >= 0.3:
             is_middle = decoder == "yunet"
             box = _box(x + a, y + b, math.exp(c), math.exp(d)) if is_middle else [x - a, y - b, x + c, y + d]
             expected.append((score, 0, [v * stride for v in box]))
