@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from tests.support.absent import Cache, not_allowed, not_installed
 from tests.support.broker import find_program, free_port, wait_until
 from tests.support.configs import config_text
 from tests.support.program import edge_sdk
+from tests.support.streams import http_server
 
 pytestmark = pytest.mark.system
 
@@ -321,6 +323,20 @@ def test_a_pipeline_that_hangs_is_ended_and_comes_back(signal: str, service: Ser
         service.wait_until_said("step_that_never_ends")
     service.wait_until_said("s after start", times=2)
     assert service.show("ActiveState") == "active"
+
+
+def test_a_camera_that_is_lost_is_no_hang(service: Service) -> None:
+    with http_server() as camera:
+        service.configure(f"{_RUN} {camera.url()} --no-tune --best-effort", ["WatchdogSec=3"])
+        service.control("start")
+        service.wait_until_said("s after start")
+        camera.pause()
+        service.wait_until_said(": lost")
+        lost = service.said(": lost")[0].monotonic_us
+        wait_until(lambda: time.monotonic_ns() // 1000 > lost + 7_000_000, "twice what the watchdog allows is over")
+        assert (service.show("ActiveState"), service.show("NRestarts")) == ("active", "0")
+        camera.go_on()
+        service.control("stop")
 
 
 def test_a_run_by_hand_as_the_guide_has_it_leaves_nothing_of_root_s(systemd_container: Container) -> None:
