@@ -33,9 +33,8 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for task, write in MODELS.items():
         folder = tmp_path_factory.mktemp(task)
         built[task] = folder / f"{task}.edge"
-        description = write(folder / "project")
         options = ("--target", PI, "--with-fp32", "--fresh", "-o", str(built[task]))
-        on_host("-m", "edge_sdk", "build", str(description), *options)
+        on_host("-m", "edge_sdk", "build", str(write(folder / "project")), *options)
     return built
 
 

@@ -13,14 +13,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import cv2
 import jinja2
 import pytest
 
 import edge_sdk
-from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.build.pipeline import build
@@ -73,13 +71,11 @@ def _sign(bundle: Path, folder: Path) -> None:
 @contextlib.contextmanager
 def _writing_to(path: Path, *command: str) -> Iterator[None]:
     """A program beside the test, with all that it starts; what it prints goes into a file."""
-    with path.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, start_new_session=True)
+    with path.open("w") as file, subprocess.Popen(command, stdout=file, start_new_session=True) as process:
         try:
             yield
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
 
 
 def _shell_line(example: Path, broker: Broker) -> str:
@@ -87,10 +83,6 @@ def _shell_line(example: Path, broker: Broker) -> str:
     [line] = re.findall(r"^```sh\n(.+)\n```$", (example / "README.md").read_text(encoding="utf-8"), re.M)
     assert "-h broker.local" in line
     return str(line).replace("-h broker.local", f"-h {broker.host} -p {broker.port}")
-
-
-def _wait_subscribed(broker: Broker, count: int) -> None:
-    wait_until(lambda: broker.log.count("Received SUBSCRIBE from") >= count, "subscribers")
 
 
 @pytest.fixture
@@ -111,8 +103,7 @@ def media() -> Media:
 @pytest.mark.long
 @pytest.mark.timeout(900)  # it may be the one that builds the demo's bundle, a minute of both cores
 def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Broker, tmp_path: Path) -> None:
-    for program in ("mosquitto_sub", "jq"):
-        require_program(program)
+    require_program("jq")
     built = demo_bundle(media, cache_folder(), lambda *_: None)
     bundle = Path(shutil.copytree(built.path, tmp_path / "person.edge"))
     _sign(bundle, tmp_path)
@@ -126,7 +117,7 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
         _writing_to(counted, *counter),
         _writing_to(lengths, "sh", "-c", _shell_line(_PERSON, broker)),
     ):
-        _wait_subscribed(broker, 3)
+        wait_until(lambda: broker.log.count("Received SUBSCRIBE from") >= 3, "subscribers")
         done = run_edge_sdk("run", "--config", config)
         assert done.returncode == 0, done.stderr
         wait_until(lambda: any("offline" in str(m.payload) for m in listener.messages()), "the farewell")
@@ -139,23 +130,15 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
     lines = re.findall(r"^\d{4}-\S+Z hall-pi/hall: (\d+)$", counted.read_text(), re.M)
     assert len(lines) == len(counted.read_text().splitlines()) > 1
     assert [int(line) for line in lines] == [n for i, n in enumerate(people) if i == 0 or n != people[i - 1]]
-    _check_template(results)
-
-
-def _check_template(results: list[dict[str, Any]]) -> None:
-    """What Home Assistant is told counts the same."""
+    # What Home Assistant is told counts the same.
     page = (_PERSON / "README.md").read_text(encoding="utf-8")
     [template] = re.findall(r'value_template: "(.+)"$', page, re.M)
-    [topic] = re.findall(r'state_topic: "(.+)"$', page, re.M)
-    assert topic == "edge/v1/home/hall-pi/result/hall"
-    for result in results:
-        people = sum(found["label"] == "person" for found in result["detections"])
-        assert jinja2.Template(template).render(value_json=result) == str(people)
+    assert re.findall(r'state_topic: "(.+)"$', page, re.M) == ["edge/v1/home/hall-pi/result/hall"]
+    assert [jinja2.Template(template).render(value_json=result) for result in results] == [*map(str, people)]
 
 
 def test_the_classifier_tells_what_is(broker: Broker, cell_bundle: Path, cell_pictures: Path, tmp_path: Path) -> None:
-    for program in ("mosquitto_sub", "jq"):
-        require_program(program)
+    require_program("jq")
     bundle = tmp_path / "tiny.edge"
     build(write_project(tmp_path / "project"), NATIVE_TARGET, bundle, bundle_version=1)
     _sign(bundle, tmp_path)
@@ -165,7 +148,7 @@ def test_the_classifier_tells_what_is(broker: Broker, cell_bundle: Path, cell_pi
     config = _edited(_CLASSIFIER, tmp_path, {**values, "bundle": f'"{bundle}"'})
     said = tmp_path / "said.txt"
     with Subscriber(broker) as listener, _writing_to(said, "sh", "-c", _shell_line(_CLASSIFIER, broker)):
-        _wait_subscribed(broker, 2)
+        wait_until(lambda: broker.log.count("Received SUBSCRIBE from") >= 2, "subscribers")
         done = run_edge_sdk("run", "--config", config, "--duration", 120)
         assert done.returncode == 0, done.stderr
         wait_until(lambda: len(results_of(listener)) == 4, "results")
@@ -177,27 +160,17 @@ def test_the_classifier_tells_what_is(broker: Broker, cell_bundle: Path, cell_pi
     assert all({found["label"] for found in result["classes"]} == {"a", "b", "c"} for result in results)
 
 
-def test_the_classifiers_description_is_one(tmp_path: Path) -> None:
-    (tmp_path / "model.toml").write_text((_CLASSIFIER / "model.toml").read_text(encoding="utf-8"))
-    spec = load_model_spec(tmp_path / "model.toml")
-    assert (spec.task, spec.decoder, spec.input.size_wh) == ("classification", "logits", (224, 224))
-
-
 @pytest.mark.parametrize("page", sorted(_EXAMPLES.rglob("README.md")), ids=lambda page: page.parent.name)
 def test_files_and_flags_that_a_page_names_are_there(page: Path, cli: Cli) -> None:
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"examples/raspberry_pi/[\w/]+\.toml", text):
         assert (_EXAMPLES.parents[1] / name).is_file(), name
     blocks = "".join(re.findall(r"```console\n(.*?)```", text, re.S))
-    lines = re.findall(r"\bedge-sdk ((?:import )?[a-z]+(?: (?:darknet|pytorch))?) (.*)", blocks)
+    lines = re.findall(r"\bedge-sdk ((?:build|import|keygen|sign|run)\b(?: (?:darknet|pytorch))?) (.*)", blocks)
     assert lines
     for verb, rest in lines:
-        words = verb.split()
-        if words[0] not in ("build", "import", "keygen", "sign", "run"):
-            continue  # a service of that name
-        shown = cli(0, *words, "--help").out
-        for flag in re.findall(r"(?<!\S)--[\w-]+", rest):
-            assert flag in shown, (verb, flag)
+        shown = cli(0, *verb.split(), "--help").out
+        assert [flag for flag in re.findall(r"(?<!\S)--[\w-]+", rest) if flag not in shown] == [], verb
 
 
 @pytest.mark.parametrize("example", [_PERSON, _CLASSIFIER], ids=lambda example: example.name)
@@ -228,42 +201,39 @@ class ExampleBroker(Broker):
     """Runs what the steps left; with a plain listener beside its own, for whoever looks on."""
 
     def __init__(self, folder: Path) -> None:
-        for needed in ("mosquitto_passwd", "openssl"):
-            require_program(needed)
         super().__init__(folder, start=False)
         self._work, self._etc = folder / "work", folder
         self.tls_port, self.ca_file = free_port(), self._work / "ca.pem"
         shutil.copytree(_BROKER_EXAMPLE, self._work)
         (self._work / "sudo").write_text(_SUDO, encoding="utf-8")
         (self._work / "sudo").chmod(0o700)
-        self._follow(self._readme().partition(_HOME_ASSISTANT)[0])
+        self._readme = (
+            (_BROKER_EXAMPLE / "README.md").read_text(encoding="utf-8").replace("broker.example", "localhost")
+        )
+        self._follow(self._readme.partition(_HOME_ASSISTANT)[0])
         self._finish()
         self.start()
 
     def take_home_assistant(self) -> None:
-        self._follow(self._readme().partition(_HOME_ASSISTANT)[2])
+        self._follow(self._readme.partition(_HOME_ASSISTANT)[2])
         os.kill(self.pid, signal.SIGHUP)
 
     def toml_of_device(self) -> str:
-        block = re.search(r"```toml\n(.*?)```", self._readme(), re.DOTALL)
-        assert block is not None
-        return block[1].replace("@localhost", f"@localhost:{self.tls_port}")
+        [block, *_] = re.findall(r"```toml\n(.*?)```", self._readme, re.DOTALL)
+        return str(block).replace("@localhost", f"@localhost:{self.tls_port}")
 
-    def add_user(self, name: str) -> None:
-        self._follow(f"```sh\nsudo mosquitto_passwd /etc/mosquitto/passwords {name}\n```")
-
-    def _readme(self) -> str:
-        return (_BROKER_EXAMPLE / "README.md").read_text(encoding="utf-8").replace("broker.example", "localhost")
+    def add_users(self, *names: str) -> None:
+        for name in names:
+            self._follow(f"```sh\nsudo mosquitto_passwd /etc/mosquitto/passwords {name}\n```")
+        self.restart()
 
     def _follow(self, text: str) -> None:
         steps = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("/etc/mosquitto", str(self._etc))
         if os.geteuid() != 0:  # all is one user's here
             steps = steps.replace("-o mosquitto -g mosquitto ", "").replace("chown mosquitto:mosquitto", "true")
-        path = f"{self._work}{os.pathsep}{os.environ['PATH']}"
-        result = subprocess.run(
-            ["/bin/sh", "-e", "-c", steps], cwd=self._work, env={**os.environ, "PATH": path}, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
+        path = {**os.environ, "PATH": f"{self._work}{os.pathsep}{os.environ['PATH']}"}
+        command = ["/bin/sh", "-e", "-c", steps]
+        result = subprocess.run(command, cwd=self._work, env=path, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
 
     def _finish(self) -> None:
@@ -275,14 +245,8 @@ class ExampleBroker(Broker):
         installed = self._etc / "mosquitto.conf"
         text = installed.read_text(encoding="utf-8")
         assert text == (_BROKER_EXAMPLE / "mosquitto.conf").read_text(encoding="utf-8")
-        changes = {
-            "/etc/mosquitto": str(self._etc),
-            "/var/lib/mosquitto": str(data),
-            "\nlistener 8883\n": f"\nlistener {self.tls_port} 127.0.0.1\n",
-        }
-        for theirs, ours in changes.items():
-            assert theirs in text
-            text = text.replace(theirs, ours)
+        text = text.replace("/etc/mosquitto", str(self._etc)).replace("/var/lib/mosquitto", str(data))
+        text = text.replace("\nlistener 8883\n", f"\nlistener {self.tls_port} 127.0.0.1\n")
         installed.write_text(f"{text}\nlistener {self.port} 127.0.0.1\n", encoding="utf-8")
 
 
@@ -292,7 +256,8 @@ _EVENTS = 2000  # more than Mosquitto keeps by itself for who is away
 @pytest.fixture
 def installed() -> Iterator[ExampleBroker]:
     """In a folder that every user can reach, which no test's own folder is."""
-    require_program("mosquitto")
+    for needed in ("mosquitto", "mosquitto_passwd", "openssl"):
+        require_program(needed)
     if os.geteuid() == 0 and "mosquitto" not in {user.pw_name for user in pwd.getpwall()}:
         pytest.skip("Mosquitto was installed without the user that its package makes")
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="example-broker-") as name:
@@ -305,23 +270,17 @@ def installed() -> Iterator[ExampleBroker]:
 def test_each_device_writes_below_its_own_prefix_and_nowhere_else(installed: ExampleBroker) -> None:
     reach = {"host": "localhost", "port": installed.tls_port, "tls": True, "ca_file": installed.ca_file}
     reach["password"] = PASSWORD
-    for name in ("default/pi", "other/pi"):
-        installed.add_user(name)
-    installed.restart()
+    installed.add_users("default/pi", "other/pi")
     with (
         Subscriber(installed, "edge/v1/#", username="watcher", password=PASSWORD) as subscriber,
         publishing_to(installed, qos=1, user="default/pi", **reach) as (honest, door),
     ):
         put(door, 1)
         until(honest, lambda s: s.acknowledged == 1, "what is allowed")
-        said: list[str] = []
         # With another device's credential the broker refuses the will already, so that there is no connection.
-        with publishing_to(installed, qos=1, user="other/pi", on_state=lambda _, d: said.append(d), **reach) as (
-            rogue,
-            other_door,
-        ):
+        with publishing_to(installed, qos=1, user="other/pi", **reach) as (rogue, other_door):
             put(other_door, 99)
-            wait_until(lambda: any("ot authori" in d for d in said), f"the refusal; {rogue.stats()}; {installed.log}")
+            until(rogue, lambda s: "ot authori" in s.last_error, f"the refusal; {installed.log}")
         with publishing_to(installed, qos=1, user="other/pi", site="other", **reach) as (second, gate):
             put(gate, 3)
             until(second, lambda s: s.acknowledged == 1, "what is allowed to a second device")
@@ -335,8 +294,7 @@ def test_each_device_writes_below_its_own_prefix_and_nowhere_else(installed: Exa
 
 
 def test_events_wait_at_the_broker_for_who_is_away(installed: ExampleBroker) -> None:
-    installed.add_user("default/pi")
-    installed.restart()
+    installed.add_users("default/pi")
     with Witness(installed, username="watcher", password=PASSWORD):
         pass  # from here on it has a session there
     with publishing_to(installed, user="default/pi", password=PASSWORD) as (publisher, door):
@@ -363,10 +321,8 @@ def test_home_assistant_reads_the_readme_s_device(installed: ExampleBroker, cell
         watcher.wait_for(lambda _: bool(watcher.messages("/result/gate")), f"results; {device.said}; {installed.log}")
         watcher.wait_for(lambda _: "messages_refused" in warnings(watcher), f"the warning; {device.said}")
         said = warnings(watcher)["messages_refused"]
-        assert re.fullmatch(
-            r"the broker did not take a message on homeassistant/device/\S+/config: Not authorized; its ACL must let "
-            r"this device write there",
-            said,
+        assert re.search(
+            r" on homeassistant/device/\S+/config: Not authorized; its ACL must let this device write", said
         )
         assert len(device.lines_with(said)) == 1
     installed.take_home_assistant()
@@ -396,8 +352,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
     """What the programs name: a signed bundle and one that was altered, the key, a picture, a second of video."""
     folder = tmp_path_factory.mktemp("user")
     shutil.copytree(cell_bundle, folder / "person.edge")
-    assert run_edge_sdk("keygen", folder / "fleet.key").returncode == 0
-    assert run_edge_sdk("sign", folder / "person.edge", "--key", folder / "fleet.key").returncode == 0
+    _sign(folder / "person.edge", folder)
     shutil.copytree(folder / "person.edge", folder / "altered.edge")
     (folder / "altered.edge" / "labels.txt").write_text("cat\ndog\n")
     cv2.imwrite(str(folder / "street.jpg"), cell_picture(0))
@@ -405,14 +360,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
     return folder
 
 
-def _output_of(program: str, folder: Path, **environment: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}, capture_output=True, text=True,
-        check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+def _output_of(program: str, folder: Path) -> list[str]:
+    command, here = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=folder, env=here, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
 
@@ -506,7 +457,5 @@ def test_the_programs_are_typed(tmp_path: Path) -> None:
 
     done = checked(*paths)
     assert done.returncode == 0, done.stdout + done.stderr
-    paths[0].write_text("from edge_sdk import Daemon, Model\nModel.open(7)\n")
-    refused = checked(paths[0])
-    assert 'Module "edge_sdk" has no attribute "Daemon"' in refused.stdout
-    assert 'has incompatible type "int"; expected "Bundle | str | Path"' in refused.stdout
+    paths[0].write_text("from edge_sdk import Model\nModel.open(7)\n")
+    assert 'has incompatible type "int"; expected "Bundle | str | Path"' in checked(paths[0]).stdout

@@ -3,11 +3,10 @@
 import contextlib
 import os
 import random
+import re
 import socket
 import ssl
 import sys
-import threading
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,26 +14,16 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.core.protocols import Event
-from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage, message_schema
+from edge_sdk.messages.schema import message_schema
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support import subscribers
-from tests.support.broker import WAIT_S, Broker, Subscriber, TlsBroker, wait_until
+from tests.support.broker import Broker, Subscriber, TlsBroker, wait_until
 from tests.support.certificates import HERE, Authority
 from tests.support.connections import put
 from tests.support.results import IDENTITY
 
 pytestmark = pytest.mark.system
-
-NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
-
-
-@pytest.fixture
-def outbox(tmp_path: Path) -> Path:
-    folder = tmp_path / "outbox"
-    folder.mkdir()
-    return folder
 
 
 @pytest.mark.smoke
@@ -61,77 +50,20 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
     assert stats.acknowledged == (100 if qos else 0)
 
 
-def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
-    with Subscriber(broker) as subscriber:
-        with subscribers.publishing_to(broker) as (publisher, door):
-            subscribers.wait_online(publisher)
-            with Subscriber(broker, "edge/v1/+/+/status") as late:
-                late.wait_for(lambda messages: len(messages) == 1, "the retained status")
-                assert subscribers.statuses(late) == [("online", None, True)]
-                assert subscribers.documents(late.messages())[0]["versions"] == {"edge_sdk": "0.0"}
-            door.report_source(SourceState(status="lost", trouble="connection refused", since=NOW))
-            door.report_running(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
-            door.warn("hung", "a run came to no end")
-            publisher.warn("disk", "12 MB are free")
-            subscriber.wait_for(lambda _: "warnings" in subscribers.latest_state(subscriber), "the state")
-            who = msgspec.structs.asdict(IDENTITY)
-            publisher.telemetry(TelemetryMessage(**who, at=NOW, throttled=[], open_files=41))
-            subscriber.wait_for(lambda _: bool(subscriber.messages("/telemetry")), "the telemetry")
-        subscriber.wait_for(lambda _: subscribers.statuses(subscriber)[-1][0] == "offline", "the goodbye")
-        assert subscribers.documents(subscriber.messages("/state"))[-1]["warnings"] == {"disk": "12 MB are free"}
-        for name in ("status", "state", "telemetry"):
-            for message in subscriber.messages(f"/{name}"):
-                jsonschema.validate(subscribers.documents([message])[0], msgspec.json.decode(message_schema(name)))
-                assert (message.content_type, message.retain) == ("application/json", False)
-                assert message.user_properties == (("schema", "1"), ("stream", name))
-                assert message.qos == (0 if name == "telemetry" else 1)
-                assert message.expiry_s in (range(1, 61) if name == "telemetry" else [None])
-        [health] = subscribers.documents(subscriber.messages("/telemetry"))
-        assert (health["open_files"], health["throttled"]) == (41, [])
-    with Subscriber(broker) as late:
-        late.wait_for(lambda messages: len(messages) == 2, "what is retained")
-        assert {m.topic for m in late.messages()} == {f"edge/v1/default/pi/{name}" for name in ("status", "state")}
-        assert subscribers.statuses(late) == [("offline", "shutdown", True)]
-
-
 @pytest.mark.smoke
-def test_last_will_of_a_killed_publisher(broker: Broker, outbox: Path) -> None:
+def test_last_will_of_a_killed_publisher(broker: Broker, tmp_path: Path) -> None:
     with Subscriber(broker) as subscriber:
-        device = subscribers.KillableDevice(broker.port, outbox)
+        device = subscribers.KillableDevice(broker.port, tmp_path / "outbox")
         device.start()
         subscriber.wait_for(lambda _: bool(subscribers.states(subscriber)), "the state")
         device.kill()
         subscriber.wait_for(lambda _: subscribers.statuses(subscriber)[-1][:2] == ("offline", "lost"), "the last will")
         online, *_, lost = subscribers.documents(subscriber.messages(subscribers.STATUS))
-        assert online["status"] == "online"
-        assert lost["boot_id"] == online["boot_id"]
-        assert lost["run_id"] == online["run_id"]
+        assert [online[name] for name in ("boot_id", "run_id")] == [lost[name] for name in ("boot_id", "run_id")]
     with Subscriber(broker, "edge/v1/+/+/+") as late:
         late.wait_for(lambda messages: len(messages) == 2, "what is retained")
         assert subscribers.statuses(late) == [("offline", "lost", True)]
-        [message] = late.messages(subscribers.STATE)
-        assert message.retain
-
-
-EVENT, SNAPSHOT = "/event/door", "/snapshot/door"
-JPEG = b"\xff\xd8" + bytes(30_000)
-
-
-def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
-    """What MQTT 5 says of each is looked at where a whole run publishes them."""
-    channels = {"events": Channel(qos=1, expiry_s=111), "snapshots": Channel(qos=0, expiry_s=222)}
-    with Subscriber(broker) as subscriber:
-        with subscribers.publishing_to(broker, protocol="3.1.1", **channels) as (_, door):
-            put(door, 41)
-            door.put(Event(kind="a"))
-            door.put_snapshot(JPEG, 41)
-            subscriber.wait_for(
-                lambda _: all(subscriber.messages(kind) for kind in (subscribers.RESULT, EVENT, SNAPSHOT)), "all"
-            )
-        [event], [picture] = subscriber.messages(EVENT), subscriber.messages(SNAPSHOT)
-    assert (event.qos, event.retain, picture.qos, picture.retain) == (1, False, 0, False)
-    assert picture.payload == JPEG
-    assert (event.user_properties, picture.content_type, event.expiry_s) == ((), None, None)
+        assert [message.retain for message in late.messages(subscribers.STATE)] == [True]
 
 
 # `Publisher` of a program: kills cost no event.
@@ -140,7 +72,7 @@ def test_all_kinds_arrive_with_what_mqtt_3_can_say(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "seconds", [pytest.param(0.0, marks=pytest.mark.smoke), pytest.param(20.0, marks=pytest.mark.long)]
 )
-def test_kills_of_broker_and_program_lose_nothing_acknowledged(tmp_path: Path, outbox: Path, seconds: float) -> None:
+def test_kills_of_broker_and_program_lose_nothing_acknowledged(tmp_path: Path, seconds: float) -> None:
     """`python -m benchmarks.experiments.events kills` does the same for a minute."""
     seed = 5 if not seconds else int(os.environ.get("KILLS_SEED", 0)) or random.randrange(1, 2**32)
     sys.stdout.write(f"KILLS_SEED={seed}\n")
@@ -148,7 +80,7 @@ def test_kills_of_broker_and_program_lose_nothing_acknowledged(tmp_path: Path, o
         Broker(tmp_path, persistence=True, config=subscribers.PERSISTENT) as broker,
         subscribers.Witness(broker) as witness,
     ):
-        device = subscribers.KillableDevice(broker.port, outbox)
+        device = subscribers.KillableDevice(broker.port, tmp_path / "outbox")
         device.start()
         killed = subscribers.kill_at_random(broker, device, witness, seconds, seed)
         device.kill()
@@ -164,16 +96,8 @@ def test_kills_of_broker_and_program_lose_nothing_acknowledged(tmp_path: Path, o
 # TLS: who is trusted, what is said of who is not, and that it ends without a restart.
 
 
-def _folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "broker"
-    folder.mkdir()
-    return folder
-
-
 def _refusal(broker: Broker, **changes: Any) -> str:
-    with subscribers.publishing_to(broker, **changes) as (publisher, door):
-        put(door, 1)
-        subscribers.until(publisher, lambda s: s.state != "connecting" or bool(s.last_error), "an answer")
+    with subscribers.publishing_to(broker, **changes) as (publisher, _):
         subscribers.until(publisher, lambda s: s.state == "refused", "the refusal")
         assert publisher.stats().connects == 0
         return publisher.stats().last_error
@@ -183,7 +107,7 @@ def _refusal(broker: Broker, **changes: Any) -> str:
 def test_results_arrive_encrypted(tmp_path: Path, path: str | None) -> None:
     more = [] if path is None else ["protocol websockets"]
     with (
-        TlsBroker(_folder(tmp_path), more=more) as broker,
+        TlsBroker(tmp_path, more=more) as broker,
         Subscriber(broker) as subscriber,
         subscribers.publishing_to(broker, websocket_path=path, qos=1, **broker.reach) as (publisher, door),
     ):
@@ -207,14 +131,14 @@ def test_a_broker_that_is_not_to_be_trusted(
     tmp_path: Path, host: str, names: tuple[str, ...], days: tuple[float, float], is_known: bool, expected: str
 ) -> None:
     authority = Authority(tmp_path)
-    with TlsBroker(_folder(tmp_path), broker_certificate=authority.issue("broker", names, days=days)) as broker:
+    with TlsBroker(tmp_path, broker_certificate=authority.issue("broker", names, days=days)) as broker:
         known = authority.file if is_known else None
         assert expected in _refusal(broker, **{**broker.reach, "host": host, "ca_file": known})
 
 
 def test_a_port_without_tls_and_one_with_it_are_told_from_each_other(tmp_path: Path) -> None:
     said: list[str] = []
-    with TlsBroker(_folder(tmp_path)) as broker:
+    with TlsBroker(tmp_path) as broker:
         with subscribers.publishing_to(broker, port=broker.tls_port, on_state=lambda _, detail: said.append(detail)):
             wait_until(lambda: any("perhaps that port wants TLS" in line for line in said), f"the hint; {said}")
         with subscribers.publishing_to(broker, tls=True, ca_file=broker.authority.file) as (publisher, _):
@@ -231,39 +155,25 @@ def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path) -> None:
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     old.load_cert_chain(*shown)
 
-    def answer(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection, contextlib.suppress(ssl.SSLError):
-            old.wrap_socket(connection, server_side=True).close()
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=answer, args=(listener,))
-        thread.start()
         port = listener.getsockname()[1]
         settings = MqttSettings(device="pi", host="localhost", port=port, tls=True, ca_file=authority.file)
         publisher = MqttPublisher(settings, IDENTITY)
-        subscribers.until(
-            publisher, lambda s: "the broker speaks no TLS of 1.2 or newer" in s.last_error, "the refusal"
-        )
+        with listener.accept()[0] as connection, contextlib.suppress(ssl.SSLError):
+            old.wrap_socket(connection, server_side=True).close()
+        subscribers.until(publisher, lambda s: "speaks no TLS of 1.2 or newer" in s.last_error, "the refusal")
         publisher.close(2.0)
-        thread.join(WAIT_S)
 
 
 def test_a_broker_that_wants_a_certificate_gets_one(tmp_path: Path) -> None:
     clients = Authority(tmp_path, "clients")
     issued = clients.issue("default/pi", password="hunter2")
     with (
-        TlsBroker(_folder(tmp_path), clients_of=clients, more=["use_identity_as_username true"]) as broker,
+        TlsBroker(tmp_path, clients_of=clients, more=["use_identity_as_username true"]) as broker,
         Subscriber(broker) as subscriber,
-        subscribers.publishing_to(
-            broker, qos=1, **issued._asdict(), key_password=Secret("hunter2"), **broker.reach
-        ) as (
-            publisher,
-            door,
-        ),
+        subscribers.publishing_to(broker, **issued._asdict(), key_password=Secret("hunter2"), **broker.reach) as door,
     ):
-        put(door, 1)
-        subscribers.until(publisher, lambda s: s.acknowledged == 1, "the answer")
+        put(door.stream, 1)
         subscriber.wait_for(lambda _: subscribers.numbers(subscriber) == [1], "the result")
         assert "u'default/pi'" in broker.log
 
@@ -275,7 +185,7 @@ def test_a_broker_that_wants_a_certificate_gets_one(tmp_path: Path) -> None:
 def test_a_broker_that_wants_another_certificate(tmp_path: Path, version: str, has_one: bool, expected: str) -> None:
     clients, others = Authority(tmp_path, "clients"), Authority(tmp_path, "others")
     ours: dict[str, Any] = others.issue("pi")._asdict() if has_one else {}
-    with TlsBroker(_folder(tmp_path), clients_of=clients, more=[f"tls_version {version}"]) as broker:
+    with TlsBroker(tmp_path, clients_of=clients, more=[f"tls_version {version}"]) as broker:
         said: list[str] = []
         with subscribers.publishing_to(broker, on_state=lambda _, detail: said.append(detail), **ours, **broker.reach):
             wait_until(lambda: any(expected in detail for detail in said), f"the reason; {said}; {broker.log}")
@@ -285,7 +195,7 @@ def test_a_file_that_is_gone_while_it_runs_is_named(tmp_path: Path) -> None:
     clients = Authority(tmp_path, "clients")
     issued = clients.issue("pi")
     with (
-        TlsBroker(_folder(tmp_path), clients_of=clients) as broker,
+        TlsBroker(tmp_path, clients_of=clients) as broker,
         subscribers.publishing_to(broker, qos=1, **issued._asdict(), **broker.reach) as (publisher, door),
     ):
         subscribers.until(publisher, lambda s: s.state == "online", "the connection")
@@ -300,7 +210,7 @@ def test_a_file_that_is_gone_while_it_runs_is_named(tmp_path: Path) -> None:
 
 
 def test_a_frozen_broker_does_not_keep_a_handshake_waiting_for_ever(tmp_path: Path) -> None:
-    with TlsBroker(_folder(tmp_path)) as broker:
+    with TlsBroker(tmp_path) as broker:
         broker.freeze()
         with subscribers.publishing_to(broker, **broker.reach) as (publisher, _):
             subscribers.until(publisher, lambda s: "timed out" in s.last_error, "the time-out")
@@ -313,20 +223,15 @@ def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> N
     issued = clients.issue("pi", days=(-1, 9))
     shown = authority.issue("broker", HERE, days=(-1, 20))
     with (
-        TlsBroker(_folder(tmp_path), broker_certificate=shown, clients_of=clients) as broker,
+        TlsBroker(tmp_path, broker_certificate=shown, clients_of=clients) as broker,
         Subscriber(broker) as subscriber,
-        subscribers.publishing_to(broker, qos=1, **issued._asdict(), **{**broker.reach, "ca_file": authority.file}) as (
-            publisher,
-            _,
-        ),
+        subscribers.publishing_to(broker, **issued._asdict(), **{**broker.reach, "ca_file": authority.file}),
     ):
         subscriber.wait_for(lambda _: len(subscribers.warnings(subscriber)) == 2, "both warnings")
         ours, theirs = (subscribers.warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
-        assert f"{issued.cert_file}: this device's certificate ends on" in ours
-        assert "in 9 days; renew it in its place" in ours
+        assert re.search(rf"{issued.cert_file}: this device's certificate ends on .*, in 9 days; renew it", ours)
         assert theirs.startswith("the broker's certificate ends on")
         clients.issue("pi")
         authority.issue("broker", HERE)
         broker.restart()
-        subscribers.until(publisher, lambda s: s.connects > 1, "the next connection")
         subscriber.wait_for(lambda _: not subscribers.warnings(subscriber), "the end of both")

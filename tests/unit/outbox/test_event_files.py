@@ -47,11 +47,8 @@ def _file_with(tmp_path: Path) -> tuple[Path, list[int]]:
     """As a kill leaves it: much in the file itself, the rest in its log."""
     path = tmp_path / "living" / "events.sqlite"
     with outbox_at(path) as outbox:
-        numbers = committed(outbox, 3000, size=500)
-        numbers += committed(outbox, 50, size=500)
-        copy = tmp_path / "killed"
-        shutil.copytree(path.parent, copy)
-    return copy / path.name, numbers
+        numbers = [*committed(outbox, 3000, size=500), *committed(outbox, 50, size=500)]
+        return Path(shutil.copytree(path.parent, tmp_path / "killed")) / path.name, numbers
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
@@ -59,7 +56,7 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
     path, before = _file_with(tmp_path)
     assert log_of(path).stat().st_size > 1000
     damage(path)
-    said: list[tuple[str, str]] = []
+    said = list[tuple[str, str]]()
     with outbox_at(path, said=said) as outbox:
         numbers = committed(outbox, 100)
         assert outbox.stats().is_durable
@@ -77,8 +74,7 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
 
 
 def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "events.sqlite"
-    said: list[tuple[str, str]] = []
+    path, said = tmp_path / "events.sqlite", list[tuple[str, str]]()
     with outbox_at(path, said=said) as outbox:
         first = committed(outbox, 4000, size=500)
         taken(outbox, 10)
@@ -124,10 +120,7 @@ def test_a_folder_that_is_named_is_made_once_the_one_above_it_is_there(tmp_path:
     folder, said = tmp_path / "disk" / "waiting", list[tuple[str, str]]()
     with outbox_at(folder / "events.sqlite", said=said, folder=folder) as outbox:
         put(outbox, 1)
-        line = (
-            f"events wait in memory only: {tmp_path / 'disk'}: no such folder; make it, or mount the disk that has it"
-        )
-        until(lambda: said == [("outbox_disk", line)])
+        until(lambda: f"{tmp_path / 'disk'}: no such folder; make it, or mount the disk" in str(said))
         assert list(tmp_path.iterdir()) == []
         (tmp_path / "disk").touch()
         until(lambda: "disk is a file, name a folder" in said[-1][1])
@@ -143,7 +136,6 @@ def test_without_a_descriptor_left_events_wait_in_memory_until_there_is_one(tmp_
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with outbox_at(tmp_path / "events.sqlite", said=said) as outbox:
         importlib.import_module("edge_sdk.outbox.writer")  # while files can be opened
-
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
             numbers = put(outbox, 20)
@@ -152,16 +144,10 @@ def test_without_a_descriptor_left_events_wait_in_memory_until_there_is_one(tmp_
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert outbox.wait_committed(WAIT_S)
-        name, line = said[0]
-        assert name == "outbox_disk"
-        assert "too many files are open; let this process open more: LimitNOFILE=" in line
+        assert said[0][0] == "outbox_disk"
+        assert "too many files are open; let this process open more: LimitNOFILE=" in said[0][1]
         assert delivered(outbox, 15) == numbers[5:]
         assert outbox.stats().lost.total == 0
-
-
-def _remove(path: Path) -> None:
-    for name in list(path.parent.iterdir()):
-        name.unlink()
 
 
 def _mount_over(path: Path) -> None:
@@ -181,7 +167,7 @@ def _garbage(path: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
-    "removed": _remove,
+    "removed": lambda path: [file.unlink() for file in list(path.parent.iterdir())],
     "removed but for its log": Path.unlink,
     "folder removed": lambda path: shutil.rmtree(path.parent),
     "mounted over": _mount_over,
@@ -194,9 +180,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("is_soon", [True, False], ids=["noticed at the end", "noticed by a later event"])
 def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path], object], is_soon: bool) -> None:
-    path = tmp_path / "outbox" / "events.sqlite"
-    said: list[tuple[str, str]] = []
-    clock_s = [0.0]
+    path, said, clock_s = tmp_path / "outbox" / "events.sqlite", list[tuple[str, str]](), [0.0]
     with outbox_at(path, said=said, now_s=lambda: clock_s[0]) as outbox:
         numbers = committed(outbox, 3000, size=500)
         assert delivered(outbox, 5) == numbers[:5]
@@ -208,12 +192,10 @@ def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path],
             numbers += committed(outbox, 10)
             until(lambda: said != [])
             shutil.copytree(path.parent, tmp_path / "killed")
-    lines = [line for name, line in said if name == "outbox_damaged" and "while it was used" in line]
-    assert len(lines) == 1
-    assert f"{path} was removed or replaced while it was used" in lines[0]
-    assert re.search(r"; 30[01]\d events were carried over", lines[0])
+    [line] = [line for name, line in said if name == "outbox_damaged" and "while it was used" in line]
+    assert re.search(rf"{path} was removed or replaced while it was used.*; 30[01]\d events were carried over", line)
     is_aside = change in (_restore, _garbage, CHANGES["log removed"])
-    assert ("what was there instead is put aside as events.sqlite.replaced-1" in lines[0]) is is_aside
+    assert ("what was there instead is put aside as events.sqlite.replaced-1" in line) is is_aside
     assert path.with_name("events.sqlite.replaced-1").exists() is is_aside
     with outbox_at(path if is_soon else tmp_path / "killed" / path.name) as outbox:
         assert outbox.waiting == len(numbers) - 5
@@ -235,9 +217,7 @@ def test_files_that_took_its_place_are_all_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_moved_back", [True, False])
 def test_where_no_other_file_can_be_made_that_is_said_and_tried_again(tmp_path: Path, is_moved_back: bool) -> None:
-    path = tmp_path / "outbox" / "events.sqlite"
-    said: list[tuple[str, str]] = []
-    clock_s = [0.0]
+    path, said, clock_s = tmp_path / "outbox" / "events.sqlite", list[tuple[str, str]](), [0.0]
     with outbox_at(path, said=said, now_s=lambda: clock_s[0]) as outbox:
         numbers = committed(outbox, 1000, size=500)
         path.parent.rename(tmp_path / "away")

@@ -37,15 +37,13 @@ def _flip(path: Path, place: int, mask: int = 1) -> None:
     path.write_bytes(data)
 
 
-def _commits(outbox: EventOutbox, times: int, count: int = 10, size: int = 80) -> None:
+def _flip_middle(path: Path) -> None:
+    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+
+
+def _commits(outbox: EventOutbox, times: int = 40, count: int = 10, size: int = 80) -> None:
     for time in range(times):
         outboxes.committed(outbox, count, "yard" if time % 3 else "door", size)
-
-
-def _killed(outbox: EventOutbox, path: Path) -> Path:
-    """The file as a kill leaves it, in a folder of its own, once nothing is written any more."""
-    outboxes.until(lambda: not outbox._queue.has_new and outbox._is_idle)
-    return Path(shutil.copytree(path.parent, path.parent.with_name("killed"))) / path.name
 
 
 def _life(folder: Path, live: Callable[[EventOutbox], object], *, first: int = 0) -> Path:
@@ -56,23 +54,24 @@ def _life(folder: Path, live: Callable[[EventOutbox], object], *, first: int = 0
             outboxes.committed(outbox, first, size=80)
     with outboxes.outbox_at(path, max_mb=1) as outbox:
         live(outbox)
-        return _killed(outbox, path)
+        outboxes.until(lambda: not outbox._queue.has_new and outbox._is_idle)  # nothing is written any more
+        return Path(shutil.copytree(path.parent, path.parent.with_name("killed"))) / path.name
 
 
 def _deliver_some(outbox: EventOutbox) -> None:
-    _commits(outbox, 6, 10, 80)
+    _commits(outbox, 6)
     outboxes.delivered(outbox, 35)
     outbox.end_connection(is_orderly=True)
-    _commits(outbox, 3, 10, 80)
+    _commits(outbox, 3)
 
 
 def _refuse_some(outbox: EventOutbox) -> None:
-    _commits(outbox, 6, 10, 80)
+    _commits(outbox, 6)
     for number, event in enumerate(outboxes.taken(outbox, 30)):
         if number % 3 == 0:
             outbox.reject(event, "Packet too large")
     outbox.end_connection(is_orderly=False)  # the others are not answered
-    _commits(outbox, 3, 10, 80)
+    _commits(outbox, 3)
 
 
 def _overflow(outbox: EventOutbox) -> None:
@@ -91,8 +90,8 @@ class Life(NamedTuple):
 def lives(tmp_path_factory: pytest.TempPathFactory) -> list[Life]:
     found = []
     for live, first in (
-        (lambda outbox: _commits(outbox, 12, 10, 80), 0),
-        (lambda outbox: _commits(outbox, 12, 10, 80), 90),
+        (lambda outbox: _commits(outbox, 12), 0),
+        (lambda outbox: _commits(outbox, 12), 90),
         (lambda outbox: _commits(outbox, 8, 2, 9000), 90),  # more than a page each
         (_deliver_some, 20),
         (_refuse_some, 90),
@@ -160,24 +159,19 @@ def _open_and_check(path: Path, expected: set[int], what: str) -> int:
     return stats.lost.disk
 
 
-def _forty_commits(outbox: EventOutbox) -> None:
-    _commits(outbox, 40, 10, 80)
-
-
 def _content(path: Path) -> dict[str, bytes]:
     return {name: (path.parent / name).read_bytes() for name in (path.name, outboxes.log_of(path).name)}
 
 
 def test_a_bit_that_flips_in_the_log_costs_the_event_that_it_is_in(tmp_path: Path) -> None:
     def live(outbox: EventOutbox) -> None:
-        _forty_commits(outbox)
+        _commits(outbox)
         outboxes.committed(outbox, 1, "last", 80)
 
     path, said = _life(tmp_path, live), list[tuple[str, str]]()
     log = outboxes.log_of(path).read_bytes()
-    _flip(
-        outboxes.log_of(path), log.index(max(re.findall(rb'{"seq":\d+', log)))
-    )  # of the last one, which is in no other frame
+    last = max(re.findall(rb'{"seq":\d+', log))  # which is in no other frame
+    _flip(outboxes.log_of(path), log.index(last))
     _flip(outboxes.log_of(path), _LOG_HEAD + 24 + 10)  # of the first frame, where SQLite stops
     with outboxes.outbox_at(path, said=said) as outbox:
         assert len(outboxes.deliver_all(outbox)) == 400
@@ -200,9 +194,9 @@ def test_a_record_without_the_last_commit_is_no_loss(tmp_path: Path, change: Cal
 
     def live(outbox: EventOutbox) -> None:
         nonlocal older
-        _commits(outbox, 3, 10, 80)
+        _commits(outbox, 3)
         older = _record(tmp_path / "life" / "events.sqlite").read_bytes()
-        _commits(outbox, 3, 10, 80)
+        _commits(outbox, 3)
 
     path = _life(tmp_path, live)
     change(_record(path), older)
@@ -212,16 +206,16 @@ def test_a_record_without_the_last_commit_is_no_loss(tmp_path: Path, change: Cal
 
 
 def test_damage_before_the_end_of_the_log_is_noticed_without_a_record(tmp_path: Path) -> None:
-    path = _life(tmp_path, _forty_commits)
+    path = _life(tmp_path, _commits)
     _record(path).unlink()
-    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+    _flip_middle(path)
     with outboxes.outbox_at(path) as outbox:
         assert len(outboxes.deliver_all(outbox)) + outbox.stats().lost.disk == 400
         assert outbox.stats().set_aside == 1
 
 
 def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> None:
-    path = _life(tmp_path, _forty_commits)
+    path = _life(tmp_path, _commits)
     size = outboxes.log_of(path).stat().st_size
     with closing(sqlite3.connect(path, isolation_level=None)) as sql:
         sql.execute("PRAGMA cache_size = 1")  # what is changed is written before it is committed
@@ -273,10 +267,10 @@ def test_what_was_put_aside_is_in_the_new_file_too_and_damage_of_its_own_is_noti
 
 
 def test_a_salvage_that_is_interrupted_anywhere_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _life(tmp_path, _forty_commits, first=200)
+    path = _life(tmp_path, _commits, first=200)
     for ending in ("", "-wal"):
         (path.parent / f"{path.name}.damaged{ending}").write_text("of an earlier time")
-    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+    _flip_middle(path)
     before = _content(path)
     points: list[Path] = []
 
@@ -312,8 +306,8 @@ def test_a_salvage_that_is_interrupted_anywhere_is_done_again(tmp_path: Path, mo
 
 
 def test_on_a_full_disk_a_damaged_file_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, said, tries, fill = _life(tmp_path, _forty_commits, first=200), list[tuple[str, str]](), [0], recovery._fill
-    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+    path, said, tries, fill = _life(tmp_path, _commits, first=200), list[tuple[str, str]](), [0], recovery._fill
+    _flip_middle(path)
     before, has_room = _content(path), threading.Event()
 
     def filled(sql: sqlite3.Connection, *others: Any) -> None:
@@ -328,11 +322,8 @@ def test_on_a_full_disk_a_damaged_file_stays_as_it_is(tmp_path: Path, monkeypatc
         outboxes.until(lambda: tries[0] > 4)
         assert outboxes.delivered(outbox, 2) == numbers[:2]  # from memory
         assert _content(path) == before
-        assert {name.name.removeprefix(path.name) for name in path.parent.iterdir()} - {".salvage-tmp"} == {
-            "",
-            "-wal",
-            "-committed",
-        }
+        names = {name.name.removeprefix(path.name) for name in path.parent.iterdir()}
+        assert names - {".salvage-tmp"} == {"", "-wal", "-committed"}
         assert "disk is full; free some space on this disk" in dict(said)["outbox_disk"]
         has_room.set()
         assert outbox.wait_committed(outboxes.WAIT_S)
@@ -349,12 +340,12 @@ def test_a_device_with_very_many_cameras_loses_no_less_and_no_more(tmp_path: Pat
         for camera in range(80):
             outboxes.put(outbox, 2, f"{camera:099}")
         assert outbox.wait_committed(outboxes.WAIT_S)
-        _commits(outbox, 5, 10, 80)
+        _commits(outbox, 5)
 
     path = _life(tmp_path, live, first=50)
     with outboxes.outbox_at(Path(shutil.copytree(path.parent, tmp_path / "whole")) / path.name) as outbox:
         assert (outbox.waiting, outbox.stats().set_aside) == (260, 0)
-    _flip(outboxes.log_of(path), outboxes.log_of(path).stat().st_size // 2)
+    _flip_middle(path)
     with outboxes.outbox_at(path) as outbox:
         assert len(outboxes.deliver_all(outbox)) + outbox.stats().lost.disk == 260
 
@@ -378,11 +369,7 @@ def test_what_may_have_been_sent_before_says_so(tmp_path: Path) -> None:
 
 
 class FailingDisk:
-    """One that does not take a transaction now and then, or says that it did not though it did.
-
-    Attributes:
-        share: of the transactions that fail.
-    """
+    """One that does not take a share of the transactions, or says that it did not though it did."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
         self.share, self._rng, transaction = 0.0, rng, EventStore._transaction
@@ -460,22 +447,18 @@ def test_what_only_memory_has_is_not_overtaken_by_the_file(tmp_path: Path, monke
         writer.open()
         numbers = [queue.put(outboxes.TOPIC + "gate", "gate", outboxes.payload) for _ in range(3)]
         writer.turn()
-        found = _take_all(queue)  # from memory
+        found = [*iter(queue.take, None)]  # from memory
     outboxes.until(lambda: writer.retry_s in (0.0, math.inf))
     numbers += [queue.put(outboxes.TOPIC + "gate", "gate", outboxes.payload) for _ in range(3)]
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "commit", _raise)
         writer.turn()  # it is opened, and takes nothing
-        found += _take_all(queue)
+        found += iter(queue.take, None)
     outboxes.until(lambda: writer.retry_s in (0.0, math.inf))
     writer.turn()
-    found += _take_all(queue)
+    found += iter(queue.take, None)
     writer.close()
-    assert found == numbers + earlier
-
-
-def _take_all(queue: OutboxQueue) -> list[int]:
-    return [event.seq for event in iter(queue.take, None)]
+    assert [event.seq for event in found] == numbers + earlier
 
 
 def _raise(*_: object) -> None:

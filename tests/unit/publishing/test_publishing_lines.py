@@ -66,8 +66,7 @@ class Lines(NamedTuple):
 
 def _door(file: BinaryIO, outbox: MemoryOutbox | None = None, **options: Any) -> Lines:
     publisher = JsonLinesPublisher(file, **options)
-    if outbox is not None:
-        publisher._outbox = outbox
+    publisher._outbox = publisher._outbox if outbox is None else outbox
     return Lines(publisher, publisher.stream("door", make_encoder()))
 
 
@@ -97,9 +96,10 @@ def _fill(pipe: Pipe, door: Lines, outbox: MemoryOutbox, count: int) -> None:
 
 def test_a_buffered_file_is_flushed_when_nothing_follows(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    with path.open("wb") as file, contextlib.closing(JsonLinesPublisher(file)) as publisher:
-        _put(Lines(publisher, publisher.stream("door", make_encoder())), 1)
+    with path.open("wb") as file:
+        _put(door := _door(file), 1)
         until(lambda: path.read_bytes().endswith(b"\n"))
+        door.publisher.close()
 
 
 def test_put_does_not_wait_for_a_reader_and_keeps_the_newest(pipe: Pipe) -> None:
@@ -123,12 +123,11 @@ def test_nothing_is_lost_where_all_is_wanted_and_the_reader_is_slow(pipe: Pipe, 
         door.publisher.close(0.01)  # reading pauses for longer than that
         pipe.writer.close()
 
-    producer = threading.Thread(target=produce)
-    producer.start()
-    until(lambda: len(outbox) == 3 or (room > 3 and outbox.counts().put == 200))
-    time.sleep(0.1)
-    assert pipe.numbers() == list(range(200))
-    producer.join(WAIT_S)
+    with ThreadPoolExecutor(1) as producer:
+        producer.submit(produce)
+        until(lambda: len(outbox) == 3 or (room > 3 and outbox.counts().put == 200))
+        time.sleep(0.1)
+        assert pipe.numbers() == list(range(200))
     assert (door.publisher.stats().written, door.publisher.stats().dropped) == (200, 0)
 
 
@@ -142,14 +141,13 @@ def test_being_stopped_ends_the_wait_for_room(pipe: Pipe) -> None:
             _put(door, 1)
         door.publisher.close(0.01)
 
-    producer = threading.Thread(target=produce)
-    producer.start()
-
     def is_stuck() -> bool:  # the outbox is full for a moment now and then while the pipe still takes lines
         before = door.publisher.stats()
         time.sleep(0.02)
         return len(outbox) == 3 and door.publisher.stats() == before
 
+    producer = threading.Thread(target=produce, daemon=True)
+    producer.start()
     until(is_stuck)
     stopped.set()
     producer.join(WAIT_S)
@@ -178,12 +176,11 @@ def test_close_waits_as_long_as_somebody_reads(pipe: Pipe, monkeypatch: pytest.M
         while pipe.reader.read(20_000):
             now_s += 0.015  # by the publisher's clock: a busy machine is no slow reader
 
-    reader = threading.Thread(target=read_slowly)
-    reader.start()
-    door.publisher.close(0.6)  # less than reading takes in all; each pause is far shorter
+    with ThreadPoolExecutor(1) as reader:
+        reader.submit(read_slowly)
+        door.publisher.close(0.6)  # less than reading takes in all; each pause is far shorter
+        pipe.writer.close()
     assert door.publisher.stats().written == 900
-    pipe.writer.close()
-    reader.join(WAIT_S)
 
 
 def test_a_reader_that_goes_away(pipe: Pipe) -> None:
@@ -225,19 +222,13 @@ def test_as_lines_events_stand_between_results() -> None:
     stream.put(Event(kind="lost"))
     publisher.close()
     lines = [msgspec.json.decode(line) for line in file.getvalue().splitlines()]
-    assert [(d["stream"], d.get("kind"), d["seq"]) for d in lines] == [
-        ("result", None, 0),
-        ("event", "a", 0),
-        ("event", "b", 1),
-        ("event", "c", 2),
-    ]
+    expected = [("result", None, 0), ("event", "a", 0), ("event", "b", 1), ("event", "c", 2)]
+    assert [(d["stream"], d.get("kind"), d["seq"]) for d in lines] == expected
 
 
 # Publisher: what it refuses, what it numbers and what it keeps, with no broker anywhere.
 
-
-_NOBODY = "mqtt://127.0.0.1:9"
-_SECRET = "hunter2"
+_NOBODY, _SECRET = "mqtt://127.0.0.1:9", "hunter2"
 
 
 @pytest.fixture
@@ -272,9 +263,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = refusal(error, Publisher.open, **{"url": _NOBODY, "device": "gate-1", "outbox": tmp_path, **arguments})
-    assert line in said
-    assert _SECRET not in said
-    assert list(tmp_path.iterdir()) == []
+    assert (line in said, _SECRET in said, list(tmp_path.iterdir())) == (True, False, []), said
 
 
 def test_events_are_on_disk_before_they_count_as_acknowledged_and_their_numbers_go_on(tmp_path: Path) -> None:
@@ -283,11 +272,11 @@ def test_events_are_on_disk_before_they_count_as_acknowledged_and_their_numbers_
         assert publisher.wait_committed(60.0)
         stats = publisher.stats()
         assert (stats.events.waiting, stats.events.is_durable, stats.events.lost.total) == (3, True, 0)
-    assert numbers[0] is not None
-    assert numbers == [numbers[0] + index for index in range(3)]
     with _open(tmp_path) as publisher:
         assert publisher.stats().events.waiting == 3
-        assert publisher.put_event(Event(kind="opened", camera="door")) == numbers[0] + 3
+        numbers.append(publisher.put_event(Event(kind="opened", camera="door")))
+    assert numbers[0] is not None
+    assert numbers == [numbers[0] + index for index in range(4)]
 
 
 def test_a_name_or_a_file_that_is_used_already_is_refused_until_it_is_free(tmp_path: Path) -> None:
@@ -368,6 +357,5 @@ def test_a_program_that_is_killed_lets_go_of_it() -> None:
 def test_without_a_folder_no_name_is_locked_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state").write_text("a file")
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    locks = [_lock() for _ in range(2)]
-    for lock in locks:
+    for lock in [_lock() for _ in range(2)]:
         lock.close()

@@ -1,10 +1,11 @@
 """Which broker: URLs, names, secrets, and this device's certificate and key."""
 
+import re
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -12,22 +13,12 @@ from edge_sdk.core.errors import UsageError
 from edge_sdk.messages.schema import Topics, check_name, default_device
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
-from edge_sdk.publishing.tls import (
-    ExpiredError,
-    check_authorities,
-    check_credentials,
-    expiry_line,
-    own_expiry,
-    valid_until,
-)
+from edge_sdk.publishing.tls import ExpiredError, check_authorities, check_credentials, own_expiry, valid_until
 from tests.support.certificates import Authority
 from tests.support.logs import refusal
 from tests.support.results import IDENTITY
 
 WORD = "hunter2"
-
-Changes: TypeAlias = dict[str, Any]
-"""Settings by name: Any, because these tests also give values that no type allows."""
 
 
 @pytest.mark.parametrize(
@@ -62,16 +53,12 @@ def test_urls_that_are_refused_without_repeating_them(url: str, expected: str) -
     with pytest.raises(UsageError) as caught:
         MqttSettings.parse(url)
     message = str(caught.value)
-    assert expected in message
-    assert "\n" not in message
-    assert WORD not in message
+    assert (expected in message, "\n" in message, WORD in message) == (True, False, False), message
     assert caught.value.__cause__ is None
 
 
 def test_secrets_do_not_show() -> None:
     settings = MqttSettings.parse("mqtt://camera@broker", password=Secret(WORD))
-    assert settings.password is not None
-    assert settings.password.reveal() == WORD
     assert WORD not in f"{settings!r} {settings} {settings.password!r} {settings.password}"
 
 
@@ -87,7 +74,7 @@ def test_secrets_do_not_show() -> None:
         ({"ca_file": Path("ca.pem")}, "mqtts:// and wss:// only"),
     ],
 )
-def test_other_settings_that_are_refused(changes: Changes, expected: str) -> None:
+def test_other_settings_that_are_refused(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         MqttSettings.parse("mqtt://broker", **changes)
 
@@ -146,7 +133,7 @@ def test_an_encrypted_key_needs_its_password_and_a_good_one_has_no_doubts(tmp_pa
     assert check_credentials(settings) == check_credentials(MqttSettings.parse("mqtts://broker")) == []
     until = valid_until(settings)
     assert until is not None
-    assert timedelta(days=364) < until - datetime.now(timezone.utc) < timedelta(days=366)
+    assert 364 <= (until - datetime.now(timezone.utc)).days <= 365
     for word, expected in ((None, "is encrypted; name a file with its"), ("swordfish", "its password is wrong")):
         said = refusal(UsageError, check_credentials, _settings(*issued, word))
         assert said.startswith(f"{tmp_path / 'pi.key'}: ")
@@ -186,8 +173,7 @@ def test_a_key_that_everybody_can_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("days", "expected"), [((-1, 31), ""), ((-1, 29), "ends on"), ((1, 90), "is valid from")])
 def test_how_long_a_certificate_is_good(tmp_path: Path, days: tuple[float, float], expected: str) -> None:
     lines = check_credentials(_settings(*Authority(tmp_path).issue("pi", days=days)))
-    assert len(lines) == bool(expected)
-    assert expected in "".join(lines)
+    assert (len(lines), expected in "".join(lines)) == (bool(expected), True)
 
 
 def test_an_expired_certificate_is_told_from_one_that_is_wrong(tmp_path: Path) -> None:
@@ -197,21 +183,6 @@ def test_an_expired_certificate_is_told_from_one_that_is_wrong(tmp_path: Path) -
     assert "expired on" in own_expiry(settings)
     settings.cert_file.unlink()  # type: ignore[union-attr]
     assert "cannot be read" in own_expiry(settings)
-
-
-def test_the_warning_begins_thirty_days_before_the_end() -> None:
-    ends = datetime(2027, 3, 31, 12, tzinfo=timezone.utc)
-    said: dict[Any, str] = {
-        hours: expiry_line("it", ends, "renew it", ends - timedelta(hours=hours)) for hours in (721, 720, 25, 1, 0, -1)
-    }
-    assert said == {
-        721: "",
-        720: "it ends on 2027-03-31, in 30 days; renew it",
-        25: "it ends on 2027-03-31, in 1 day; renew it",
-        1: "it ends on 2027-03-31, in 0 days; renew it",
-        0: "it expired on 2027-03-31; renew it",
-        -1: "it expired on 2027-03-31; renew it",
-    }
 
 
 @pytest.mark.parametrize(
@@ -229,7 +200,4 @@ def test_an_authority_that_ends_soon(tmp_path: Path, ends: list[tuple[str, float
     one.mkdir()
     file.write_bytes(b"".join(Authority(one, name, days=(-100, days)).file.read_bytes() for name, days in ends))
     said = check_authorities(MqttSettings.parse("mqtts://broker", ca_file=file))
-    lines = [line for line in said.split("; ") if not line.startswith("write")]
-    assert [line.split(" on ")[0] for line in lines if line] == [
-        f"{tmp_path}/ca.pem: the authority authority {what}" for what in expected
-    ]
+    assert re.findall(rf"{tmp_path}/ca.pem: the authority authority (\w+ \w+) on ", said) == expected

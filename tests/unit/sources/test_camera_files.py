@@ -25,7 +25,7 @@ from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
 from tests.support.connections import until
 from tests.support.logs import refusal
-from tests.support.pictures import number_in, numbered_image, with_orientation, write_images, write_video
+from tests.support.pictures import number_in, numbered_image, with_orientation, write_frames, write_images, write_video
 from tests.support.service import open_descriptors
 
 
@@ -56,14 +56,11 @@ def test_a_video_plays_in_real_time(tmp_path: Path) -> None:
     assert start_ns >= before_ns
     assert start >= before - 0.01
     for frame in frames:
-        assert frame.captured_ns - start_ns == frame.seq * 20_000_000
+        assert (frame.captured_ns - start_ns, frame.camera) == (frame.seq * 20_000_000, "door")
         assert frame.captured_at - start == pytest.approx(frame.seq * 0.02, abs=1e-4)
-        assert frame.camera == "door"
     assert time.monotonic_ns() >= frames[-1].captured_ns
-    assert source.stats.delivered == len(frames)
-    assert source.stats.delivered + source.stats.dropped == 30
-    assert source.status is SourceStatus.ENDED
-    assert source.latest(5) is None
+    assert (source.stats.delivered, source.stats.delivered + source.stats.dropped) == (len(frames), 30)
+    assert (source.status, source.latest(5)) == (SourceStatus.ENDED, None)
     source.close()
 
 
@@ -82,9 +79,8 @@ def test_a_reader_that_falls_behind_leaves_frames_out(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.avi", range(120), fps=200.0)
     video = VideoFile(path)
     video.capture.release()
-    slow = _SlowCapture(cv2.VideoCapture(str(path), cv2.CAP_FFMPEG))
+    video.capture = slow = _SlowCapture(cv2.VideoCapture(str(path), cv2.CAP_FFMPEG))
     assert slow.grab()
-    video.capture = slow
     source = VideoSource(video, "c")
     frames = _drained(source)
     assert slow.retrieved < 60
@@ -97,14 +93,9 @@ def test_a_reader_that_falls_behind_leaves_frames_out(tmp_path: Path) -> None:
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="FFmpeg decodes with one thread on one core anyway")
 def test_a_file_is_decoded_by_as_many_threads_as_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = str(tmp_path / "a.mp4")
-    writer = cv2.VideoWriter(path, cv2.VideoWriter.fourcc(*"mp4v"), 25, (64, 48))
-    for number in range(5):
-        writer.write(numbered_image(number, size_wh=(64, 48)))
-    writer.release()
-
+    path = write_frames(tmp_path / "a.mp4", [numbered_image(1)] * 5, 25, "mp4v")
     for count in (0, 3):  # without any it is the reader's own
-        capture = open_file(path)
+        capture = open_file(str(path))
         assert capture
         assert capture.grab()
         until(lambda count=count: _threads("av:mpeg4") >= count)  # type: ignore[misc]  # each names itself once it runs
@@ -123,8 +114,7 @@ def test_close_in_the_middle(tmp_path: Path, realtime: bool) -> None:
     descriptors = open_descriptors()
     for asked in (False, True):
         source = open_source(str(path), realtime=realtime)
-        if asked:
-            assert source.latest(5) is not None
+        assert not asked or source.latest(5) is not None
         source.close()
         source.close()
         assert source.ended
@@ -178,8 +168,7 @@ def test_an_image_is_turned_as_its_exif_says(tmp_path: Path, rotate: int) -> Non
     jpeg = cv2.imencode(".jpg", upright)[1].tobytes()
     (tmp_path / "a.jpg").write_bytes(with_orientation(jpeg, 6))  # 6: turned clockwise to be seen
     (frame,) = _frames(open_source(str(tmp_path), options=SourceOptions(rotate=90 if rotate else 0)))
-    expected = cv2.rotate(upright, cv2.ROTATE_90_CLOCKWISE)
-    expected = cv2.rotate(expected, cv2.ROTATE_90_CLOCKWISE) if rotate else expected
+    expected = cv2.rotate(upright, cv2.ROTATE_180 if rotate else cv2.ROTATE_90_CLOCKWISE)
     assert frame.image.shape == expected.shape
     assert np.abs(frame.image.astype(int) - expected).max() < 60
 
@@ -223,18 +212,11 @@ def test_times_that_a_file_does_not_say() -> None:
 
 def test_a_video_that_is_repeated_in_real_time(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.avi", range(4), fps=200.0)
-    frames, numbers = [], []
     with closing(open_source(str(path), options=SourceOptions(repeat=True))) as source:
-        for frame in islice(_frames(source), 14):
-            frames.append(frame)
-            numbers.append(number_in(frame.image))
-        assert not source.ended
-        assert (len(frames), source.stats.unreadable) == (14, 0)
-    assert all(number == frame.seq % 4 for number, frame in zip(numbers, frames, strict=True))
-    assert [f.captured_ns for f in frames] == sorted({f.captured_ns for f in frames})
-
-
-_SDP = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/1\n"
+        found = [(number_in(f.image) - f.seq % 4, f.captured_ns) for f in islice(_frames(source), 14)]
+        assert (source.ended, source.stats.unreadable) == (False, 0)
+    assert found == sorted({(0, captured_ns) for _, captured_ns in found})
+    assert len(found) == 14
 
 
 @pytest.mark.parametrize(
@@ -243,7 +225,6 @@ _SDP = "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5
         ("a.txt", "a plain text\n" * 300),
         ("a.mp4", "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nhttp://127.0.0.1:{port}/a.ts\n#EXT-X-ENDLIST\n"),
         ("a.txt", "ffconcat version 1.0\nfile http://127.0.0.1:{port}/real.avi\n"),
-        ("a.sdp", _SDP),
     ],
 )
 def test_what_is_no_video_is_refused_and_opens_nothing(tmp_path: Path, name: str, text: str) -> None:
@@ -309,9 +290,7 @@ def test_images_that_cannot_be_read_now_are_not_broken(tmp_path: Path, monkeypat
 def test_a_folder_without_an_image_is_refused(tmp_path: Path, files: dict[str, bytes], expected: str) -> None:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    said = refusal(CameraError, open_source, str(tmp_path))
-    assert expected in said
-    assert str(tmp_path) in said
+    assert f"{tmp_path}: {expected}" in refusal(CameraError, open_source, str(tmp_path))
 
 
 # Files that are repeated.
@@ -322,15 +301,7 @@ _REPEATED = SourceOptions(repeat=True)
 
 @needs_ffmpeg
 @pytest.mark.parametrize(
-    ("name", "codec"),
-    [
-        ("a.avi", "mjpeg"),
-        ("a.mp4", "mpeg4 -bf 2"),
-        ("a.mkv", "mpeg4 -g 5"),
-        ("a.webm", "libvpx"),
-        ("a.gif", "gif"),
-        ("a.ts", "mpeg2video -g 5"),
-    ],
+    ("name", "codec"), [("a.avi", "mjpeg"), ("a.mp4", "mpeg4 -bf 2"), ("a.webm", "libvpx"), ("a.ts", "mpeg2video -g 5")]
 )
 def test_each_round_is_the_whole_film(tmp_path: Path, name: str, codec: str) -> None:
     plain = write_video(tmp_path / "in.avi", range(_LENGTH), fps=25.0)
@@ -352,49 +323,31 @@ def test_a_film_that_took_the_place_of_another_is_played(tmp_path: Path) -> None
         assert [number_in(frame.image) for frame in islice(_frames(source), 5 * _LENGTH)][-1] >= 100
 
 
-def _no_end(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _read_while_open(source: OpenedSource) -> None:
-    for _ in range(1000):
-        source.latest(5)
-        assert source.status is SourceStatus.OPENED
+def _each(change: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda folder: [change(path) for path in list(folder.iterdir())]
 
 
 @pytest.mark.parametrize(
-    ("change", "expected", "realtime"),
+    ("name", "change", "expected", "realtime"),
     [
-        (Path.unlink, "no such file or folder", True),
-        (lambda path: path.write_bytes(b"no video"), "no frame can be read", False),
-        (_no_end, "neither a file nor a folder", True),
-        (_no_end, "neither a file nor a folder", False),
+        ("a.avi", Path.unlink, "no such file or folder", True),
+        ("a.avi", lambda path: path.write_bytes(b"no video"), "no frame can be read", False),
+        ("a.avi", lambda path: [path.unlink(), os.mkfifo(path)], "neither a file nor a folder", True),
+        ("a.avi", lambda path: [path.unlink(), os.mkfifo(path)], "neither a file nor a folder", False),
+        ("images", lambda folder: folder.rename(folder.with_name("away")), "no such file or folder", True),
+        ("images", _each(Path.unlink), "no image in it", True),
+        ("images", _each(lambda path: path.write_bytes(b"x")), "none of 3 images can be read", True),
     ],
 )
-def test_a_film_that_is_away_or_broken_when_it_begins_again_is_an_error_and_no_end(
-    tmp_path: Path, change: Callable[[Path], object], expected: str, realtime: bool
+def test_what_is_away_or_broken_when_it_begins_again_is_an_error_and_no_end(
+    tmp_path: Path, name: str, change: Callable[[Path], object], expected: str, realtime: bool
 ) -> None:
-    path = write_video(tmp_path / "a.avi", range(3))
+    path = tmp_path / name
+    if name == "images":
+        write_images(path, ["0.png", "1.png", "2.png"])
+    else:
+        write_video(path, range(3))
     source = open_source(str(path), realtime=realtime, options=_REPEATED)
     change(path)
     with closing(source), pytest.raises(CameraError, match=f"^{path}: {expected}"):
-        _read_while_open(source)
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda folder: folder.rename(folder.with_name("away")), "no such file or folder"),
-        (lambda folder: [path.unlink() for path in folder.iterdir()], "no image in it"),
-        (lambda folder: [path.write_bytes(b"x") for path in folder.iterdir()], "none of 3 images can be read"),
-    ],
-)
-def test_a_folder_that_went_is_an_error(tmp_path: Path, change: Callable[[Path], object], expected: str) -> None:
-    folder = tmp_path / "images"
-    write_images(folder, ["0.png", "1.png", "2.png"])
-    source = open_source(str(folder), options=_REPEATED)
-    assert source.latest(5) is not None
-    change(folder)
-    with closing(source), pytest.raises(CameraError, match=f"^{folder}: {expected}"):
-        _read_while_open(source)
+        list(map(source.latest, [5.0] * 1000))

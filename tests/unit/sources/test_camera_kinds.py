@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from edge_sdk.core.errors import CameraError, MissingDependencyError
-from edge_sdk.core.frame import Image
 from edge_sdk.sources.files import Pattern
 from edge_sdk.sources.location import SourceOptions
-from edge_sdk.sources.opencv import has_gstreamer
 from edge_sdk.sources.opening import PATTERN, PICAMERA, VIDEO, kind_of, open_source
 from edge_sdk.sources.picamera2 import Picamera
 from edge_sdk.sources.slot import OpenedSource, SourceStatus
@@ -23,10 +21,6 @@ from tests.support.connections import until
 from tests.support.logs import refusal
 from tests.support.pictures import number_in, write_video
 from tests.support.streams import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place
-
-
-def _bars(image: Image) -> int:
-    return number_in(image[: image.shape[0] // 2])
 
 
 @pytest.mark.parametrize(
@@ -40,8 +34,7 @@ def _bars(image: Image) -> int:
 )
 def test_a_pattern_is_live(location: str, options: SourceOptions, size_wh: tuple[int, int], fps: float) -> None:
     with closing(open_source(location, camera="test", options=options)) as source:
-        assert source.fps == fps
-        assert source.paced
+        assert (source.fps, source.paced) == (fps, True)
         seqs = []
         for _ in range(5):
             frame = source.latest(5)
@@ -50,8 +43,7 @@ def test_a_pattern_is_live(location: str, options: SourceOptions, size_wh: tuple
             assert time.monotonic_ns() - frame.captured_ns < 5e9
             seqs.append(frame.seq)
         assert seqs == sorted(set(seqs))
-        assert source.status is SourceStatus.OPENED
-        assert source.trouble == ""
+        assert (source.status, source.trouble) == (SourceStatus.OPENED, "")
     assert not any(t.name == "camera test" for t in threading.enumerate())
 
 
@@ -65,7 +57,7 @@ def test_a_pattern_is_numbered_moves_and_takes_no_memory() -> None:
         assert image is buffer or not pictures
         buffer = image
         pictures.append(image.copy())
-        numbers.append(_bars(image))
+        numbers.append(number_in(image[: image.shape[0] // 2]))
     assert numbers == sorted(set(numbers))
     assert not np.array_equal(pictures[0][150:], pictures[1][150:])
 
@@ -102,30 +94,17 @@ def test_what_opencv_was_built_without_is_refused(monkeypatch: pytest.MonkeyPatc
     for waits in (False, True):
         said = refusal(MissingDependencyError, open_source, location, waits=waits)
         assert said.startswith("gst:rtspsrc ! decodebin: this OpenCV was built without GStreamer")
-    said = refusal(MissingDependencyError, open_source, "rtsp://bob:s3cret@cam/live", waits=True)
-    assert said.startswith("rtsp://cam/live: this OpenCV was built without FFmpeg")
+        said = refusal(MissingDependencyError, open_source, "rtsp://bob:s3cret@cam/live", waits=True)
+        assert said.startswith("rtsp://cam/live: this OpenCV was built without FFmpeg")
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "opened"),
-    [
-        ("a", "a ! videoconvert ! video/x-raw,format=BGR ! appsink drop=true max-buffers=1 sync=false"),
-        ("a ! appsink", "a ! appsink"),
-    ],
-)
-def test_a_pipeline_gets_a_sink_of_one_picture(monkeypatch: pytest.MonkeyPatch, pipeline: str, opened: str) -> None:
-    put_in_place(monkeypatch, "!")
-    with pytest.raises(CameraError, match="the pipeline does not start; try it with `gst-launch"):
-        open_source(f"gst:{pipeline}")
-    assert VideoCapture.opened == [(opened, cv2.CAP_GSTREAMER)]
-
-
-@pytest.mark.skipif(not has_gstreamer(), reason="the wheels of OpenCV have no GStreamer: `make gstreamer`")
-def test_a_real_pipeline() -> None:
-    with closing(open_source("gst:videotestsrc is-live=true ! video/x-raw,width=320,height=240")) as source:
-        frame = source.latest(5)
-        assert frame is not None
-        assert frame.size_wh == (320, 240)
+def test_a_pipeline_gets_a_sink_of_one_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place(monkeypatch, "!", "!")
+    for pipeline in ("a", "a ! appsink"):
+        with pytest.raises(CameraError, match="the pipeline does not start; try it with `gst-launch"):
+            open_source(f"gst:{pipeline}")
+    opened = "a ! videoconvert ! video/x-raw,format=BGR ! appsink drop=true max-buffers=1 sync=false", "a ! appsink"
+    assert VideoCapture.opened == [(each, cv2.CAP_GSTREAMER) for each in opened]
 
 
 @pytest.fixture
@@ -142,13 +121,11 @@ def test_frames_in_opencvs_order_of_colours_with_the_sensors_time() -> None:
             assert frame is not None
             assert frame.size_wh == (640, 480)
             assert time.monotonic_ns() - frame.captured_ns >= 30_000_000
-        assert source.fps == 15
-        assert source.remarks == ()
+        assert (source.fps, source.remarks) == (15, ())
     (camera,) = Picamera2.opened
-    assert camera.number == 1
+    assert (camera.number, camera.held) == (1, 0)
     assert camera.config["main"] == {"format": "RGB888", "size": (640, 480)}
     assert camera.config["controls"] == {"FrameRate": 15}
-    assert camera.held == 0
     assert camera.calls == ["start", "cancel", "stop", "close"]
 
 
@@ -180,14 +157,13 @@ def test_a_camera_that_is_not_there(
     assert expected in said
     with closing(open_source(location, waits=True)) as source:
         until(lambda: bool(source.trouble))
-        assert source.trouble in said
-        assert source.status is SourceStatus.OPENING
+        assert (source.trouble in said, source.status) == (True, SourceStatus.OPENING)
     assert all("close" in camera.calls for camera in Picamera2.opened)
 
 
 class _Broken(ModuleType):
     def __getattr__(self, name: str) -> object:
-        raise ValueError("numpy.dtype size changed, may indicate binary incompatibility")
+        raise ValueError("numpy.dtype size changed")
 
 
 @pytest.mark.parametrize(

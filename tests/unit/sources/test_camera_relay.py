@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from hashlib import sha256
 from itertools import product
@@ -31,15 +31,9 @@ LOGIN_PLEASE = b'HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm="c"\r\nContent
 
 
 class Server:
-    """Answers each request as it is told to, and then hangs up.
+    """Answers each request as it is told to, keeps it in `asked`, and hangs up after those in HTTP or, if told so, all.
 
-    Args:
-        answer: what it answers to a request.
-        tls: whose certificate it shows to the first client, the second and so on; the last one to all others.
-        hangs_up: after each answer; otherwise only after those in HTTP.
-
-    Attributes:
-        asked: all requests, decrypted.
+    It shows the first of some certificates to the first client, and so on; the last one to all others.
     """
 
     def __init__(
@@ -59,23 +53,18 @@ class Server:
         self._listener.close()
 
     def _serve(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):
+            while True:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                self._talk(connection)
-            except OSError:
-                connection.close()
+                with connection, suppress(OSError):
+                    self._talk(connection)
 
-    def _talk(self, plain: socket.socket) -> None:
-        connection = plain
+    def _talk(self, connection: socket.socket) -> None:
         if self._tls:
             issued = self._tls.pop(0) if len(self._tls) > 1 else self._tls[0]
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(issued.cert_file, issued.key_file)
-            connection = context.wrap_socket(plain, server_side=True)
+            connection = context.wrap_socket(connection, server_side=True)
         with connection:
             connection.settimeout(10)
             while data := connection.recv(10_000):
@@ -89,6 +78,13 @@ def _redirect(location: str, _request: bytes) -> bytes:
     return f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
 
 
+def _rtsp(request: bytes, status: str, header: str = "") -> bytes:
+    """The answer to a request, with a line of its head."""
+    number = request.partition(b"CSeq: ")[2].partition(b"\r\n")[0].decode()
+    return f"RTSP/1.0 {status}\r\nCSeq: {number}\r\n{header and header + chr(13) + chr(10)}\r\n".encode()
+
+
+LOGIN_FIRST = "401 No", 'WWW-Authenticate: Basic realm="c"'
 Serve = Callable[..., Server]
 
 
@@ -124,12 +120,9 @@ def test_an_rtsp_redirect_to_another_server_is_refused(serve: Serve, moment: byt
     there = serve(lambda _: b"RTSP/1.0 404 No\r\n\r\n", "127.0.0.2")
 
     def answer(request: bytes) -> bytes:
-        number = request.partition(b"CSeq: ")[2].partition(b"\r\n")[0]
         if moment in request:
-            return b"RTSP/1.0 302 Moved\r\nCSeq: %b\r\nLoc\ration: rtsp://%b/v\r\n\r\n" % (number, there.at.encode())
-        if b"DESCRIBE" in request:
-            return b'RTSP/1.0 401 No\r\nCSeq: %b\r\nWWW-Authenticate: Basic realm="c"\r\n\r\n' % number
-        return b"RTSP/1.0 200 OK\r\nCSeq: %b\r\n\r\n" % number
+            return _rtsp(request, "302 Moved", f"Loc\ration: rtsp://{there.at}/v")
+        return _rtsp(request, *LOGIN_FIRST) if b"DESCRIBE" in request else _rtsp(request, "200 OK")
 
     here = serve(answer)
     said = _refusal(f"rtsp://bob@{here.at}/v", password=PASSWORD)
@@ -147,12 +140,7 @@ def test_a_redirect_that_is_allowed_is_followed(serve: Serve) -> None:
 
 @pytest.mark.parametrize("location", ["/video", "video", "http://{}/video"])
 def test_a_redirect_at_the_same_server_is_followed(serve: Serve, location: str) -> None:
-    def answer(request: bytes) -> bytes:
-        if request.startswith(b"GET /video "):
-            return VIDEO
-        return _redirect(location.format(here.at), request)
-
-    here = serve(answer)
+    here: Server = serve(lambda asked: VIDEO if b"GET /video " in asked else _redirect(location.format(here.at), asked))
     assert _gives_frames(f"http://{here.at}/")
 
 
@@ -160,9 +148,7 @@ def test_a_redirect_at_the_same_server_is_followed(serve: Serve, location: str) 
 def test_an_rtsp_redirect_that_may_be_followed_is(serve: Serve, leads: str) -> None:
     def answer(request: bytes) -> bytes:
         there = elsewhere if leads == "elsewhere" else here
-        status, location = (404, "") if b"/new " in request else (302, f"Location: rtsp://{there.at}/new\r\n")
-        number = request.partition(b"CSeq: ")[2].partition(b"\r\n")[0].decode()
-        return f"RTSP/1.0 {status} No\r\nCSeq: {number}\r\n{location}\r\n".encode()
+        return _rtsp(request, "404" if b"/new " in request else "302", f"Location: rtsp://{there.at}/new")
 
     elsewhere, here = serve(answer, "127.0.0.2"), serve(answer)
     options = SourceOptions(allow_other_hosts=leads == "elsewhere", open_timeout_s=20)
@@ -170,11 +156,7 @@ def test_an_rtsp_redirect_that_may_be_followed_is(serve: Serve, leads: str) -> N
 
 
 def test_a_camera_that_redirects_for_ever_is_refused(serve: Serve) -> None:
-    def answer(request: bytes) -> bytes:
-        number = request.partition(b"CSeq: ")[2].partition(b"\r\n")[0].decode()
-        return f"RTSP/1.0 302 No\r\nCSeq: {number}\r\nLocation: rtsp://{here.at}/v\r\n\r\n".encode()
-
-    here = serve(answer)
+    here: Server = serve(lambda request: _rtsp(request, "302", f"Location: rtsp://{here.at}/v"))
     assert "it redirects more than 8 times; give the address" in _refusal(f"rtsp://{here.at}/v")
     assert len(here.asked) == 9
 
@@ -190,7 +172,7 @@ def test_a_playlist_is_refused(serve: Serve) -> None:
 
 
 def test_the_camera_is_asked_by_its_own_name_and_for_one_answer(serve: Serve) -> None:
-    here = serve(lambda request: VIDEO if b"Authorization" in request else LOGIN_PLEASE)
+    here = serve(_answer_to_bob)
     assert _gives_frames(f"http://bob@{here.at}/v?x=1", password=PASSWORD)
     for request in here.asked:
         assert request.startswith(b"GET /v?x=1 HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n" % here.at.encode())
@@ -233,8 +215,7 @@ def test_a_length_that_no_answer_has_is_refused_before_ffmpeg_takes_memory_for_i
 )
 def test_an_answer_that_ffmpeg_may_read_in_another_way_is_refused(serve: Serve, answer: bytes) -> None:
     came, trouble = _passed_on(answer, b"OPTIONS", serve)
-    assert came == b""
-    assert isinstance(trouble, UntrustedError)
+    assert (came, type(trouble)) == (b"", UntrustedError)
 
 
 def test_packets_between_answers_and_whatever_comes_once_it_plays_are_passed_on_as_they_are(serve: Serve) -> None:
@@ -250,8 +231,7 @@ def test_answers_are_read_however_they_are_cut_up() -> None:
     chance = random.Random(1)
     message = b"RTSP/1.0 200 OK\r\nCSeq: 1\r\nContent-Length: 7\r\n\r\nv=0\r\n\r\n" + b"$\0\0\3abc" * 2
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = address_of(f"rtsp://127.0.0.1:{listener.getsockname()[1]}/")
-        relay = Relay(address, SourceOptions())
+        relay = Relay(address_of(f"rtsp://127.0.0.1:{listener.getsockname()[1]}/"), SourceOptions())
         host, port = relay.authority.rsplit(":", 1)
         with closing(relay), socket.create_connection((host, int(port)), 10) as client, listener.accept()[0] as camera:
             camera.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -369,12 +349,8 @@ def test_who_speaks_no_tls_is_said(serve: Serve) -> None:
     assert "; is it another port, or http:// without the s?" in said
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"), [(None, "cannot be read: No such file"), (b"x", "is no PEM file of CA certificates")]
-)
-def test_a_file_of_authorities_that_is_none(serve: Serve, tmp_path: Path, content: bytes | None, expected: str) -> None:
-    file = tmp_path / "ca.pem"
-    if content is not None:
-        file.write_bytes(content)
-    at = serve(lambda _: VIDEO).at
-    assert f"{file} (tls_ca_file) {expected}" in _refusal(f"https://{at}/v", SourceOptions(tls_ca_file=file))
+def test_a_file_of_authorities_that_is_none(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(b"x")
+    for name, said in (("none.pem", "cannot be read: No such file"), ("ca.pem", "is no PEM file of CA certificates")):
+        options = SourceOptions(tls_ca_file=tmp_path / name)
+        assert f"{tmp_path / name} (tls_ca_file) {said}" in _refusal(f"https://{serve(lambda _: VIDEO).at}/v", options)

@@ -4,11 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +28,6 @@ from tests.support.streams import VideoCapture, put_in_place
 @pytest.mark.parametrize(
     ("location", "shown"),
     [
-        ("rtsp://cam.local:554/live", "rtsp://cam.local:554/live"),
         ("rtsp://bob:s3/cret@cam/live", "rtsp://cam/live"),
         ("http://cam/video?user=bob&pwd=s3cret", "http://cam/video?…"),
         ("rtsp://cam/user=bob&password=s3cret&channel=1", "rtsp://cam/user=…&password=…&channel=1"),
@@ -42,7 +40,6 @@ from tests.support.streams import VideoCapture, put_in_place
         ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
         ("gst:rtspsrc location=rtsp://bob:s3cret@cam user-pw=s3!cret ! appsink", "gst:rtspsrc ! appsink"),
         ("gst:rtspsrc user-pw='s3 ! cret word' ! appsink", "gst:…"),
-        ("pattern:64x48@30", "pattern:64x48@30"),
         ("/videos/walk@2x.mp4", "/videos/walk@2x.mp4"),
     ],
 )
@@ -81,8 +78,7 @@ def test_a_password_is_percent_encoded_and_needs_a_user() -> None:
         assert add_password(location, None) == location
     said = refusal(ConfigError, add_password, "rtsp://cam/live", "s3cret")
     assert said.startswith("rtsp://cam/live: a password, but no user")
-    assert "write rtsp://USER@cam" in said
-    assert "s3cret" not in said
+    assert ("write rtsp://USER@cam" in said, "s3cret" in said) == (True, False)
 
 
 def test_kinds(tmp_path: Path) -> None:
@@ -119,8 +115,7 @@ def test_where_a_server_is() -> None:
 def test_what_names_no_server() -> None:
     for url in ("rtsp:///live", "http://cam:port/v", "http://cam:70000/v", "rtsp://b:s3cret@cam:0/v", "http://[::1/v"):
         said = refusal(CameraError, opening.kind_of, url)
-        assert "no host, or no possible port" in said
-        assert "s3cret" not in said
+        assert ("no host, or no possible port" in said, "s3cret" in said) == (True, False), said
 
 
 def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +145,7 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
     said = refusal(CameraError, opening.open_source, location)
-    assert expected in said
-    assert "s3cret" not in said
+    assert (expected in said, "s3cret" in said) == (True, False), said
 
 
 @pytest.mark.parametrize(
@@ -185,22 +179,17 @@ def test_a_v4l2_camera_is_asked_for_its_format_first_and_for_nothing_else(monkey
         (cv2.CAP_PROP_FPS, 15),
         (cv2.CAP_PROP_BUFFERSIZE, 2),
     ]
-    assert capture.remarks == ()
-    assert capture.fps == 15
+    assert (capture.remarks, capture.fps) == ((), 15)
     with pytest.raises(CameraError, match="not a camera"):
         opencv.open_device("/dev/null", ASKED)
 
 
 def test_what_a_v4l2_camera_does_not_give_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     put_in_place(monkeypatch)
-    gives = {
-        cv2.CAP_PROP_FRAME_HEIGHT: 960.0,
-        cv2.CAP_PROP_FPS: 10.0,
-        cv2.CAP_PROP_FOURCC: float(cv2.VideoWriter.fourcc(*"YUYV")),
-    }
-    VideoCapture.gives.update(gives)
-    capture = opencv.open_device("/dev/null", ASKED)
-    assert capture.remarks == (
+    fourcc = float(cv2.VideoWriter.fourcc(*"YUYV"))
+    given = {cv2.CAP_PROP_FRAME_HEIGHT: 960.0, cv2.CAP_PROP_FPS: 10.0, cv2.CAP_PROP_FOURCC: fourcc}
+    VideoCapture.gives.update(given)
+    assert opencv.open_device("/dev/null", ASKED).remarks == (
         "asked for MJPG, the camera gives YUYV",
         "asked for 1280x720, the camera gives 1280x960",
         "asked for 15 frames a second, the camera gives 10",
@@ -209,23 +198,35 @@ def test_what_a_v4l2_camera_does_not_give_is_said(monkeypatch: pytest.MonkeyPatc
 
 # Openings that go on at the same time, each with FFmpeg's options of its own.
 
-
 VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
 
 
 @pytest.fixture
-def silent() -> Iterator[socket.socket]:
+def silent() -> Iterator[str]:
+    """The address of who takes calls, and never says a word."""
     with socket.create_server(("127.0.0.1", 0), backlog=300) as listener:
-        yield listener
+        yield f"rtsp://127.0.0.1:{listener.getsockname()[1]}/x"
+
+
+@contextmanager
+def _answering(*parts: bytes) -> Iterator[str]:
+    """The address of a server that answers one request, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as server:
+        listener.settimeout(30)
+
+        def serve() -> None:
+            with listener.accept()[0] as connection, suppress(OSError):
+                connection.recv(1000)
+                for part in parts:
+                    connection.sendall(part)
+
+        server.submit(serve)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
 
 
 def _refused(url: str, options: SourceOptions) -> None:
     with pytest.raises(CameraError):
         open_stream(url, options)
-
-
-def _url(silent: socket.socket) -> str:
-    return f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x"
 
 
 @pytest.fixture(autouse=True)
@@ -245,32 +246,20 @@ def test_ffmpegs_options_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyP
     assert os.environ[VARIABLE] == "fflags;nobuffer"
 
 
-def _seconds(function: Callable[[], object]) -> float:
-    began = time.monotonic()
-    function()
-    return time.monotonic() - began
-
-
-def _hang_up(listener: socket.socket, times: int) -> None:
-    for _ in range(times):
-        listener.accept()[0].close()
-
-
-def test_hanging_openings_hold_up_no_other(tmp_path: Path, silent: socket.socket) -> None:
+def test_hanging_openings_hold_up_no_other(tmp_path: Path) -> None:
     film = str(write_video(tmp_path / "a.avi", range(3)))
     ways = [SourceOptions(transport="tcp", open_timeout_s=60.0), SourceOptions(transport="udp", open_timeout_s=60.0)]
-    with socket.create_server(("127.0.0.1", 0)) as curt, ThreadPoolExecutor(3) as others:
-        others.submit(_hang_up, curt, 2)
-        hanging = [others.submit(_refused, _url(silent), way) for way in ways]
+    with ThreadPoolExecutor(2) as others, socket.create_server(("127.0.0.1", 0)) as silent:
+        hanging = [others.submit(_refused, f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x", way) for way in ways]
         time.sleep(0.3)
         for way in ways:
-            _refused(_url(curt), way)
+            with _answering(b"") as url:
+                _refused(url.replace("http", "rtsp"), way)
             assert open_file(film) is not None
         assert not any(each.done() for each in hanging)
-        silent.close()  # hangs up
 
 
-def test_a_hundred_openings_at_once_each_with_its_own_options(tmp_path: Path, silent: socket.socket) -> None:
+def test_a_hundred_openings_at_once_each_with_its_own_options(tmp_path: Path, silent: str) -> None:
     """With a file's options a stream is refused at once, with a stream's a text plays as on a terminal."""
     text = tmp_path / "a.txt"
     text.write_text("a plain text\n" * 300)
@@ -278,8 +267,9 @@ def test_a_hundred_openings_at_once_each_with_its_own_options(tmp_path: Path, si
     def open_one(number: int) -> bool:
         if number % 2:
             return open_file(str(text)) is None
-        options = SourceOptions(transport="tcp" if number % 4 else "udp", open_timeout_s=1.0)
-        return _seconds(partial(_refused, _url(silent), options)) > 0.9
+        began_s = time.monotonic()
+        _refused(silent, SourceOptions(transport="tcp" if number % 4 else "udp", open_timeout_s=1.0))
+        return time.monotonic() - began_s > 0.9
 
     with ThreadPoolExecutor(100) as openings:
         assert all(openings.map(open_one, range(100)))
@@ -292,18 +282,11 @@ JPEG = cv2.imencode(".jpg", np.random.default_rng(1).integers(0, 255, (37, 53, 3
 
 def test_pictures_that_are_too_large_do_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk.sources.opencv.MAX_SENT_PX", 53 * 37 - 1)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with listener.accept()[0] as connection:
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n\r\n" + JPEG)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with pytest.raises(CameraError, match=r"/x: its pictures are 53x37, expected 0\.0 million pixels at most$"):
-            opening.open_source(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
-        thread.join(30)
+    with (
+        _answering(b"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n\r\n" + JPEG) as url,
+        pytest.raises(CameraError, match=r"/x: its pictures are 53x37, expected 0\.0 million pixels at most$"),
+    ):
+        opening.open_source(url)
     with pytest.raises(CameraError, match=r"a\.avi: its pictures are \d+x\d+, expected"):
         opening.open_source(str(write_video(tmp_path / "a.avi", range(3))))
 
@@ -323,24 +306,9 @@ print(next(line for line in Path("/proc/self/status").read_text().splitlines() i
 
 
 def test_memory_is_bounded_also_where_cv2_was_loaded_first() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n"
-            part = b"--f\r\nContent-Type: image/jpeg\r\nContent-Length: 1000000000\r\n\r\n" + JPEG[:-2]
-            with listener.accept()[0] as connection:
-                connection.recv(1000)
-                connection.sendall(head + part)
-                try:
-                    for _ in range(1000):
-                        connection.sendall(b"x" * 1_000_000)
-                except OSError:
-                    pass
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n"
+    part = b"--f\r\nContent-Type: image/jpeg\r\nContent-Length: 1000000000\r\n\r\n" + JPEG[:-2]
+    with _answering(head + part, *[b"x" * 1_000_000] * 1000) as url:
         command = [sys.executable, "-c", _OPEN, url]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        thread.join(30)
     assert int(run.stdout.splitlines()[-1]) < 300_000

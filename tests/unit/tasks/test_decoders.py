@@ -22,14 +22,9 @@ from edge_sdk.tasks.yolo import read_yolov8
 
 SIZE = (96, 64)
 SPEC = ModelSpec(
-    model="m.onnx",
-    name="m",
-    task="detection",
-    decoder="yolov8",
-    labels="l.txt",
-    input=InputSpec(size_wh=SIZE),
+    model="m.onnx", name="m", task="detection", decoder="yolov8", labels="l.txt", input=InputSpec(size_wh=SIZE),
     thresholds=Thresholds(confidence=0.3, iou=1.0),  # no suppression, so that every box can be compared
-)
+)  # fmt: skip
 ANCHORS = (((10.0, 20.0), (30.0, 15.0)), ((40.0, 40.0),))
 Found = tuple[float, int, list[float]]
 """Confidence, class and box as left, top, right, bottom."""
@@ -46,8 +41,11 @@ def _inferred(spec: ModelSpec, *outputs: np.ndarray) -> Inferred:
 
 
 def _detect(spec: ModelSpec, labels: int, *outputs: np.ndarray) -> Detections:
+    lent = [output.copy() for output in outputs]
     with np.errstate(all="ignore"):
-        result = make_stage(spec, labels, [o.shape for o in outputs])(_inferred(spec, *outputs))
+        result = make_stage(spec, labels, [o.shape for o in outputs])(_inferred(spec, *lent))
+    for output in lent:
+        output[...] = 0  # a result owns its arrays
     assert isinstance(result, Detections)
     return result
 
@@ -94,22 +92,6 @@ def _cells(size_wh: tuple[int, int], strides: tuple[int, ...]) -> list[tuple[int
     ]
 
 
-def _yolov8_output(*columns: list[float]) -> np.ndarray:
-    output = np.zeros((1, 6, 126), np.float32)
-    for index, column in enumerate(columns):
-        output[0, :, index * 5] = column
-    return output
-
-
-def test_yolov8_columns_hold_a_box_and_its_classes_and_the_result_is_a_copy() -> None:
-    output = _yolov8_output([32, 32, 20, 10, 0.1, 0.9], [10, 10, 4, 4, 0.31, 0.2], [50, 50, 4, 4, 0.29, 0.1])
-    got = _detect(SPEC, 2, output)
-    output[:] = 0  # a result owns its arrays
-    assert got.xyxy.tolist() == [[22, 27, 42, 37], [8, 8, 12, 12]]
-    assert got.class_id.tolist() == [1, 0]
-    assert got.confidence == pytest.approx([0.9, 0.31])
-
-
 def _nanodet(scores: np.ndarray, sides: np.ndarray, strides: tuple[int, ...], middle: float) -> list[Found]:
     """Read NanoDet's outputs: each side is the mean of its distribution over 0, 1, ... strides."""
     expected: list[Found] = []
@@ -145,13 +127,14 @@ def test_nanodet_finds_its_outputs_by_their_shapes(classes: int, order: list[int
     _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, strides, 0.5))
 
 
-@pytest.mark.parametrize(("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 10)])
-def test_nanodet_in_one_output(strides: tuple[int, ...], middle: float, reg_max: int) -> None:
-    """Four levels are NanoDet-Plus, which measures from the corners of its cells; stride 64 leaves half a cell over."""
-    scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), 5, reg_max + 1)
-    spec = _spec("nanodet", detection=DetectionSpec(reg_max=reg_max))
-    got = _detect(spec, 5, np.concatenate([scores, sides], axis=1)[None])
-    _check(got, _nanodet(scores, sides, strides, middle))
+def test_nanodet_plus_in_one_output_measures_from_the_corners_of_its_cells() -> None:
+    """Stride 64 leaves half a cell over."""
+    strides = (8, 16, 32, 64)
+    scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), 5, 11)
+    got = _detect(
+        _spec("nanodet", detection=DetectionSpec(reg_max=10)), 5, np.concatenate([scores, sides], axis=1)[None]
+    )
+    _check(got, _nanodet(scores, sides, strides, 0.0))
 
 
 def _check_points(got: Detections, expected: list[tuple[float, list[float]]]) -> None:
@@ -186,7 +169,7 @@ def test_centerface_has_height_and_y_first(order: list[int]) -> None:
 
 @pytest.mark.parametrize("scores", ["probabilities", "logits"])
 def test_centernet_has_an_object_at_each_peak(scores: Any) -> None:
-    heat = np.round(_random().uniform(0, 0.9, (1, 2, 16, 24)), 2).astype(np.float32)
+    heat = _random().uniform(0, 0.9, (1, 2, 16, 24)).astype(np.float32)
     size, offset = _random().uniform(0, 4, (2, 1, 2, 16, 24)).astype(np.float32)
     expected: list[Found] = []
     for k, y, x in product(range(2), range(16), range(24)):
@@ -194,17 +177,9 @@ def test_centernet_has_an_object_at_each_peak(scores: Any) -> None:
         if heat[0, k, y, x] >= 0.3 and heat[0, k, y, x] == around.max():
             (w, h), (dx, dy) = size[0, :, y, x].tolist(), offset[0, :, y, x].tolist()
             expected.append((float(heat[0, k, y, x]), k, [4 * v for v in _box(x + dx, y + dy, w, h)]))
-    given = np.log(heat / (1 - heat) + 1e-9) if scores == "logits" else heat
-    got = _detect(_spec("centernet", detection=DetectionSpec(scores=scores)), 2, given.astype(np.float32), size, offset)
-    places = np.lexsort((*got.xyxy.T, got.class_id, -got.confidence.round(4)))
-    expected.sort(
-        key=lambda one: (
-            -round(one[0], 4),
-            one[1],
-            *(min(max(v, 0), m) for v, m in zip(one[2][::-1], (64, 96, 64, 96), strict=True)),
-        )
-    )
-    _check(got[places], sorted(expected, key=lambda one: -one[0]))
+    given = np.log(heat / (1 - heat)) if scores == "logits" else heat
+    spec = _spec("centernet", detection=DetectionSpec(scores=scores))
+    _check(_detect(spec, 2, given, size, offset), expected)
 
 
 def test_fastestdet_cells_have_activated_parts() -> None:
@@ -220,62 +195,47 @@ def test_fastestdet_cells_have_activated_parts() -> None:
     _check(_detect(_spec("fastestdet"), 3, output), expected)
 
 
-def test_movenet_encloses_the_points_of_one_person_or_has_the_boxes_of_six() -> None:
-    points = _random().uniform(0.1, 0.9, (6, 17, 3)).astype(np.float32)
-    points[0, :3, 2] = 0.05
-    boxes = np.sort(_random().uniform(0, 1, (6, 2, 2)), axis=1).reshape(6, 4)
-    rows = np.hstack([points.reshape(6, 51), boxes, [[0.9], [0.8], [0.2], [0.1], [0.7], [0.0]]]).astype(np.float32)
-    got = _detect(_spec("movenet"), 1, rows[None])
-    assert got.confidence.tolist() == pytest.approx([0.9, 0.8, 0.7])
-    assert got.xyxy == pytest.approx(boxes[[0, 1, 4]][:, [1, 0, 3, 2]] * [96, 64, 96, 64], abs=1e-3)
-    assert got.keypoints == pytest.approx(points[[0, 1, 4]][..., [1, 0, 2]] * [96, 64, 1], abs=1e-3)
-    one = _detect(_spec("movenet"), 1, points[None, :1])
-    y, x, score = points[0].T
+def test_movenet_encloses_the_points_of_one_person() -> None:
+    points = _random().uniform(0.1, 0.9, (1, 1, 17, 3)).astype(np.float32)
+    points[..., :3, 2] = 0.05
+    one = _detect(_spec("movenet"), 1, points)
+    y, x, score = points[0, 0].T
     assert one.confidence.tolist() == pytest.approx([score[3:].mean()])
     assert one.xyxy[0] == pytest.approx([x.min() * 96, y.min() * 64, x.max() * 96, y.max() * 64], abs=1e-3)
-    assert one.keypoints == pytest.approx(got.keypoints[:1])
+    assert one.keypoints == pytest.approx(points[0][..., [1, 0, 2]] * [96, 64, 1], abs=1e-3)
     assert len(_detect(_spec("movenet"), 1, np.full((1, 1, 17, 3), 0.09, np.float32))) == 0
 
 
-@pytest.mark.parametrize("order", [range(12), [11, 4, 2, 0, 1, 3, 5, 6, 8, 7, 9, 10], range(9)])
-def test_yunet_takes_the_mean_of_two_scores(order: Sequence[int]) -> None:
-    counts = (96, 24, 6)
-    first, second = ([_random().uniform(-0.2, 1.2, (1, n, 1)).astype(np.float32) for n in counts] for _ in range(2))
-    boxes = [_random().normal(0, 1, (1, n, 4)).astype(np.float32) for n in counts]
-    marks = [_uniform(1, n, 10) for n in counts]
-    outputs = [*first, *second, *boxes, *marks]
+@pytest.mark.parametrize(
+    ("decoder", "order", "batched"),
+    [
+        ("yunet", range(12), True),
+        ("yunet", [11, 4, 2, 0, 1, 3, 5, 6, 8, 7, 9, 10], True),
+        ("yunet", range(9), True),
+        ("scrfd", range(9), True),
+        ("scrfd", range(9), False),
+    ],
+)
+def test_faces_have_landmarks_where_the_model_tells_them(decoder: str, order: Sequence[int], batched: bool) -> None:
+    anchors = 1 if decoder == "yunet" else 2
+    scores, boxes, marks = ([_uniform(1, anchors * n, values) for n in (96, 24, 6)] for values in (1, 4, 10))
+    if anchors == 1:
+        scores = [3 * score - 0.2 for score in scores]  # of which those beyond 0 and 1 are cut
+    outputs = [*scores * (3 - anchors), *boxes, *marks]
     expected: list[Found] = []
     points = []
-    rows = zip(*(np.concatenate(kind, axis=1)[0].tolist() for kind in (first, second, boxes, marks)), strict=True)
-    for ([one], [other], (dx, dy, dw, dh), own), (x, y, stride) in zip(rows, _cells(SIZE, (8, 16, 32)), strict=True):
-        score = math.sqrt(min(max(one, 0), 1) * min(max(other, 0), 1))
-        if score >= 0.3:
-            box = _box(x + dx, y + dy, math.exp(dw), math.exp(dh))
+    rows = zip(*(np.concatenate(kind, axis=1)[0].tolist() for kind in (scores, boxes, marks)), strict=True)
+    cells = [cell for cell in _cells(SIZE, (8, 16, 32)) for _ in range(anchors)]
+    for ([value], (a, b, c, d), own), (x, y, stride) in zip(rows, cells, strict=True):
+        if (score := min(max(value, 0.0), 1.0)) >= 0.3:
+            is_middle = decoder == "yunet"
+            box = _box(x + a, y + b, math.exp(c), math.exp(d)) if is_middle else [x - a, y - b, x + c, y + d]
             expected.append((score, 0, [v * stride for v in box]))
             points.append((score, [(v + (x, y)[i % 2]) * stride for i, v in enumerate(own)]))
-    got = _detect(_spec("yunet"), 1, *(outputs[i] for i in order))
+    got = _detect(_spec(decoder), 1, *(outputs[i] if batched else outputs[i][0] for i in order))
     _check(got, expected)
-    if len(order) == 12:
+    if len(order) == len(outputs):
         _check_points(got, points)
-
-
-@pytest.mark.parametrize("batched", [True, False])
-def test_scrfd_measures_from_the_corners_of_its_cells(batched: bool) -> None:
-    counts = (192, 48, 12)
-    scores = [_uniform(n, 1) for n in counts]
-    sides = [_random().uniform(-0.5, 3, (n, 4)).astype(np.float32) for n in counts]
-    cells = [cell for cell in _cells(SIZE, (8, 16, 32)) for _ in range(2)]
-    marks = [_uniform(n, 10) for n in counts]
-    expected: list[Found] = []
-    points = []
-    rows = zip(*(np.concatenate(kind).tolist() for kind in (scores, sides, marks)), cells, strict=True)
-    for [score], (left, top, right, bottom), own, (x, y, stride) in rows:
-        if score >= 0.3:
-            expected.append((score, 0, [v * stride for v in (x - left, y - top, x + right, y + bottom)]))
-            points.append((score, [(v + (x, y)[i % 2]) * stride for i, v in enumerate(own)]))
-    got = _detect(_spec("scrfd"), 1, *(o[None] if batched else o for o in (*scores, *sides, *marks)))
-    _check(got, expected)
-    _check_points(got, points)
 
 
 @pytest.mark.parametrize("joined", [True, False])
@@ -449,20 +409,12 @@ def _labels_of(decoder: str) -> int:
     return 1 if decoder in ("centerface", "yunet", "scrfd", "movenet", "ultraface") else 2
 
 
-def _spec_of_silent(decoder: str, **changes: Any) -> ModelSpec:
-    return _spec(decoder, detection=DetectionSpec(anchors=ANCHORS if decoder == "yolov4" else ()), **changes)
-
-
-@pytest.mark.parametrize("decoder", SILENT)
+@pytest.mark.parametrize("decoder", [*SILENT, "no place at all"])
 def test_nothing_found_is_an_empty_result(decoder: str) -> None:
-    got = _detect(_spec_of_silent(decoder), _labels_of(decoder), *SILENT[decoder])
-    assert got.xyxy.shape == (0, 4)
-    assert len(got.confidence) == len(got.class_id) == 0
-
-
-def test_no_place_at_all_is_an_empty_result() -> None:
-    got = _detect(_spec("ssd"), 20, np.zeros((1, 0, 4), np.float32), np.zeros((1, 0, 21), np.float32))
-    assert got.xyxy.shape == (0, 4)
+    outputs: Any = SILENT.get(decoder, (np.zeros((1, 0, 4), np.float32), np.zeros((1, 0, 3), np.float32)))
+    detection = DetectionSpec(anchors=ANCHORS if decoder == "yolov4" else ())
+    got = _detect(_spec(decoder if decoder in SILENT else "ssd", detection=detection), _labels_of(decoder), *outputs)
+    assert (got.xyxy.shape, len(got.confidence), len(got.class_id)) == ((0, 4), 0, 0)
 
 
 @pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "yunet", "ssd", "end_to_end", "detr"])
@@ -543,24 +495,32 @@ def test_a_confidence_that_equals_the_threshold_counts(decoder: str) -> None:
 
 
 def test_boxes_are_mapped_to_the_frame_and_those_in_the_padding_are_none() -> None:
-    output = _yolov8_output([32, 4, 10, 6, 0.9, 0], [32, 32, 10, 10, 0.8, 0])
+    output = np.zeros((1, 6, 126), np.float32)
+    output[0, :, :2] = np.transpose([[32, 4, 10, 6, 0.9, 0], [32, 32, 10, 10, 0.8, 0]])
     # 16 pixels of padding above and below a frame of 192 x 64 that was halved.
     frame = Frame(np.zeros((64, 192, 3), np.uint8), 0, 0.0, 0, "camera")
     inferred = Inferred((output,), 0, Prepared(np.empty(0, np.float32), Geometry(0.5, 0.5, 0.0, 16.0), frame))
     result = make_stage(SPEC, 2, [output.shape])(inferred)
-    assert isinstance(result, Detections)
-    assert result.xyxy.tolist() == [[54, 22, 74, 42]]
-    assert result.confidence == pytest.approx([0.8])
+    assert (result.xyxy.tolist(), result.confidence.tolist()) == ([[54, 22, 74, 42]], pytest.approx([0.8]))
 
 
-def test_classes_that_do_not_exclude_each_other_are_all_that_reach_the_threshold() -> None:
-    got = _classify("sigmoid", [0.1, 0.4, 0.9, 0.29, 0.3], ClassificationSpec())
-    assert got.class_id.tolist() == [2, 1, 4]
-    assert got.confidence == pytest.approx([0.9, 0.4, 0.3])
-    got = _classify("sigmoid_logits", [-900.0, 0.0, 2.0], ClassificationSpec())
-    assert got.class_id.tolist() == [2, 1]
-    assert got.confidence == pytest.approx([_sigmoid(2), 0.5])
-    assert len(_classify("sigmoid", [0.2], ClassificationSpec()).class_id) == 0
+@pytest.mark.parametrize(
+    ("decoder", "row", "options", "expected"),
+    [
+        # Classes that do not exclude each other: all that reach the threshold.
+        ("sigmoid", [0.1, 0.4, 0.9, 0.29, 0.3], {}, {2: 0.9, 1: 0.4, 4: 0.3}),
+        ("sigmoid", [0.2], {}, {}),
+        ("sigmoid_logits", [-900.0, 0.0, 2.0], {}, {2: _sigmoid(2), 1: 0.5}),
+        ("softmax", [0.1, 0.2, 0.7], {"top_k": 2}, {2: 0.7, 1: 0.2}),
+        ("softmax", [0.0, 0.25, 0.25, 0.25, 0.25], {"top_k": 3}, {1: 0.25, 2: 0.25, 3: 0.25}),  # of equals the first
+        ("softmax", [0.1, 0.2, 0.7], {"background_class": True, "top_k": 3}, {1: 0.7, 0: 0.2, -1: 0.1}),
+        ("logits", [1000.0, 999.0, -1000.0], {"top_k": 5}, {0: _sigmoid(1), 1: _sigmoid(-1), 2: 0.0}),
+    ],
+)
+def test_the_likeliest_classes_are_sorted(decoder: str, row: list[float], options: Any, expected: Any) -> None:
+    got = _classify(decoder, row, ClassificationSpec(**options))
+    assert got.class_id.tolist() == [*expected]
+    assert got.confidence == pytest.approx([*expected.values()])
 
 
 def _classify(decoder: str, row: list[float], classification: ClassificationSpec) -> Classification:
@@ -568,19 +528,6 @@ def _classify(decoder: str, row: list[float], classification: ClassificationSpec
     result = make_stage(spec, len(row), [(1, len(row))])(_inferred(spec, np.array([row], np.float32)))
     assert isinstance(result, Classification)
     return result
-
-
-def test_classes_are_sorted_by_probabilities_or_by_the_softmax_of_logits() -> None:
-    got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(top_k=2))
-    assert got.class_id.tolist() == [2, 1]
-    assert got.confidence == pytest.approx([0.7, 0.2])
-    got = _classify("logits", [1000.0, 999.0, -1000.0], ClassificationSpec(top_k=5))
-    assert got.class_id.tolist() == [0, 1, 2]
-    assert got.confidence == pytest.approx([_sigmoid(1), _sigmoid(-1), 0.0])
-    got = _classify("softmax", [0.0, 0.25, 0.25, 0.25, 0.25], ClassificationSpec(top_k=3))
-    assert got.class_id.tolist() == [1, 2, 3]  # of equals the first
-    got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(background_class=True, top_k=3))
-    assert got.class_id.tolist() == [1, 0, -1]
 
 
 # Outputs that are no numbers: every task says so, and no task says so of minus infinity, by which models say "never".
@@ -681,28 +628,19 @@ def test_suppression_equals_the_greedy_definition(
     assert got.tolist() == kept
 
 
-def _noise(count: int) -> Candidates:
-    """Boxes that do not overlap, of which many are equally confident."""
-    random = np.random.default_rng(3)
-    places = np.stack(np.divmod(np.arange(count), 100), axis=1) * 10
-    boxes = np.concatenate([places, np.full((count, 2), 5)], axis=1).astype(np.float32)
-    return Candidates(boxes, random.integers(50, 90, count).astype(np.float32) / 100, random.integers(0, 3, count))
-
-
 def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
     """Of a head that sees something in every cell it gathers those, and they are the ones that count."""
-    candidates = _noise(5000)
-    order = np.argsort(-candidates.confidences, kind="stable")
-    assert suppress(candidates, Thresholds()).tolist() == order[:300].tolist()
+    random, places = np.random.default_rng(3), np.stack(np.divmod(np.arange(5000), 100), axis=1) * 10
+    boxes = np.concatenate([places, np.full((5000, 2), 5)], axis=1).astype(np.float32)  # none overlaps another
+    scores, classes = random.integers(50, 90, 5000).astype(np.float32) / 100, random.integers(0, 3, 5000)
+    order = np.argsort(-scores, kind="stable")
+    assert suppress(Candidates(boxes, scores, classes), Thresholds()).tolist() == order[:300].tolist()
     output = np.zeros((1, 4 + 3, 5000), np.float32)
-    output[0, :2] = (candidates.boxes_xywh[:, :2] + candidates.boxes_xywh[:, 2:] / 2).T
-    output[0, 2:4] = candidates.boxes_xywh[:, 2:].T
-    output[0, 4 + candidates.class_ids, np.arange(5000)] = candidates.confidences
-    read = read_yolov8(0.25, [output])
-    assert len(read.confidences) == 1000
-    chosen = np.sort(order[:1000])
-    assert np.array_equal(read.boxes_xywh, candidates.boxes_xywh[chosen])
-    assert np.array_equal(read.class_ids, candidates.class_ids[chosen])
+    output[0, :2], output[0, 2:4] = (boxes[:, :2] + boxes[:, 2:] / 2).T, boxes[:, 2:].T
+    output[0, 4 + classes, np.arange(5000)] = scores
+    read, chosen = read_yolov8(0.25, [output]), np.sort(order[:1000])
+    assert np.array_equal(read.boxes_xywh, boxes[chosen])
+    assert np.array_equal(read.class_ids, classes[chosen])
 
 
 def test_of_a_noisy_heatmap_the_strongest_peaks_are_found() -> None:
@@ -714,23 +652,22 @@ def test_of_a_noisy_heatmap_the_strongest_peaks_are_found() -> None:
     assert len(read.confidences) < 10_000 < np.count_nonzero(heat > 0.25)
 
 
-def test_boxes_beyond_the_border_suppress_no_other_class() -> None:
-    boxes = np.array([[-200, -200, 210, 210], [300, 300, 200, 200]], np.float32)
-    candidates = Candidates(boxes, np.array([0.9, 0.8], np.float32), np.array([1, 0]))
-    assert suppress(candidates, Thresholds()).tolist() == [0, 1]
-    assert boxes[0].tolist() == [-200, -200, 210, 210]
+_HUGE = [3e38, 3e38, 20, 20]
+_NO_BOXES = [
+    [value if n == column else 100.0 for n in range(4)] for value in (np.inf, -np.inf, np.nan) for column in range(4)
+]
 
 
-def test_boxes_whose_sum_is_beyond_all_numbers_are_left_out() -> None:
-    boxes = np.array([[3e38, 3e38, 20, 20], [10, 10, 20, 20], [3e38, 3e38, 30, 30]], np.float32)
-    candidates = Candidates(boxes, np.array([0.9, 0.8, 0.7], np.float32), np.array([0, 0, 0]))
-    assert suppress(candidates, Thresholds()).tolist() == [1]
-
-
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-def test_a_box_that_is_no_box_suppresses_nothing(value: float) -> None:
-    for column in range(4):
-        boxes = np.array([[10, 10, 20, 20], [100, 100, 20, 20], [40, 10, 20, 20]], np.float32)
-        boxes[1, column] = value
-        candidates = Candidates(boxes, np.array([0.5, 0.9, 0.6], np.float32), np.array([0, 0, 0]))
-        assert suppress(candidates, Thresholds()).tolist() == [2, 0]
+@pytest.mark.parametrize(
+    ("boxes", "scores", "classes", "kept"),
+    [
+        ([[-200, -200, 210, 210], [300, 300, 200, 200]], [0.9, 0.8], [1, 0], [0, 1]),  # beyond the border
+        ([_HUGE, [10, 10, 20, 20], _HUGE], [0.9, 0.8, 0.7], [0, 0, 0], [1]),  # their sum is beyond all numbers
+        *(([[10, 10, 20, 20], box, [40, 10, 20, 20]], [0.5, 0.9, 0.6], [0, 0, 0], [2, 0]) for box in _NO_BOXES),
+    ],
+)
+def test_strange_boxes_suppress_no_other(boxes: Any, scores: Any, classes: Any, kept: list[int]) -> None:
+    given = np.array(boxes, np.float32)
+    found = suppress(Candidates(given, np.array(scores, np.float32), np.array(classes)), Thresholds())
+    assert found.tolist() == kept
+    np.testing.assert_array_equal(given, np.array(boxes, np.float32))

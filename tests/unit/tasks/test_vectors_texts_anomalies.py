@@ -10,7 +10,7 @@ import pytest
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError
-from edge_sdk.core.frame import Detections, Geometry, Inferred, Prepared
+from edge_sdk.core.frame import Geometry, Inferred, Prepared
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk.tasks.detection import draw
@@ -24,13 +24,29 @@ SPEC = ModelSpec(
 NAN = float("nan")
 
 
-def _gallery(*rows: tuple[str, list[float]]) -> Labels:
+def _saved(save: Any = np.savez, **arrays: np.ndarray) -> bytes:
     data = io.BytesIO()
-    np.savez(data, names=np.array([name for name, _ in rows]), vectors=np.array([vector for _, vector in rows]))
-    return Labels.of(data.getvalue())
+    save(data, **arrays)
+    return data.getvalue()
+
+
+def _gallery(*rows: tuple[str, list[float]]) -> Labels:
+    names, vectors = np.array([name for name, _ in rows]), np.array([vector for _, vector in rows])
+    return Labels.of(_saved(names=names, vectors=vectors))
 
 
 GALLERY = _gallery(("anna", [2, 0]), ("bert", [0, 1]), ("anna", [-1, 0]))
+
+
+def _read(spec: ModelSpec, labels: Any, *outputs: np.ndarray, scale: float = 1) -> Any:
+    inferred = Inferred(outputs, 5, Prepared(outputs[0], Geometry(scale, scale, 0, 0), make_frame()))
+    return make_stage(spec, labels, [output.shape for output in outputs])(inferred)
+
+
+def _drawn(result: Any) -> np.ndarray:
+    picture = np.zeros((480, 640, 3), np.uint8)
+    draw(picture, result)
+    return picture
 
 
 @pytest.mark.parametrize(
@@ -46,44 +62,38 @@ GALLERY = _gallery(("anna", [2, 0]), ("bert", [0, 1]), ("anna", [-1, 0]))
 )
 def test_the_nearest_vector_gives_the_name(vector: list[float], label: str, class_id: int, confidence: float) -> None:
     output = np.array([vector], np.float32)
-    inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
-    result = make_stage(SPEC, GALLERY, [output.shape])(inferred)
+    result = _read(SPEC, GALLERY, output)
     assert result.labels == [label]
     encoder = ResultEncoder(IDENTITY, labels_by_id(SPEC, GALLERY), MODEL)
     message = msgspec.json.decode(encoder.encode(result))
     assert message["task"] == "embedding"
     assert message["matches"] == [{"label": label, "class_id": class_id, "confidence": confidence}]
-    picture = np.zeros((480, 640, 3), np.uint8)
-    draw(picture, result)
-    assert picture[:240, :320].any()
+    assert _drawn(result)[:240, :320].any()
     telling = msgspec.structs.replace(SPEC, embedding=EmbeddingSpec(vector=True))
-    told = msgspec.json.decode(encoder.encode(make_stage(telling, 1, [output.shape])(inferred)))["matches"][0]
+    told = msgspec.json.decode(encoder.encode(_read(telling, 1, output)))["matches"][0]
     assert told["label"] == "unknown"
     assert told["vector"] == pytest.approx(np.divide(vector, np.linalg.norm(vector) or 1), abs=1e-5)
 
 
 def test_a_gallery_that_does_not_fit_is_refused() -> None:
-    output = np.ones((1, 3), np.float32)
-    stage = make_stage(SPEC, GALLERY, [output.shape])
     with pytest.raises(ModelError, match="have 2 numbers, the model's 3; make the gallery with this model"):
-        stage(Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame())))
-    for gallery in (_gallery(("anna", [NAN, 1])), _gallery()):
-        with pytest.raises(ModelError, match="expected one of finite numbers a name"):
+        _read(SPEC, GALLERY, np.ones((1, 3), np.float32))
+    names = np.array(["anna"])
+    no_vectors = _saved(names=names)
+    for gallery, said in (
+        (_gallery(("anna", [NAN, 1])), "expected one of finite numbers a name"),
+        (_gallery(), "expected one of finite numbers a name"),
+        (Labels.of(no_vectors), "the gallery holds no vectors"),
+    ):
+        with pytest.raises(ModelError, match=said):
             make_stage(SPEC, gallery, [(1, 2)])
-    data = io.BytesIO()
-    np.savez(data, names=np.array(["anna"]))
-    with pytest.raises(ModelError, match="the gallery holds no vectors"):
-        make_stage(SPEC, Labels.of(data.getvalue()), [(1, 2)])
-    with pytest.raises(ValueError, match=r"not an \.npz with names"):
-        Labels.of(data.getvalue()[:40])
-    data = io.BytesIO()
-    np.savez_compressed(data, names=np.array(["anna"]), vectors=np.zeros((1, 1 << 25)))
-    with pytest.raises(ValueError, match="unpacks to more than 64 MiB"):
-        Labels.of(data.getvalue())
-    data = io.BytesIO()
-    np.savez(data, names=np.array([{}]))
-    with pytest.raises(ValueError, match="allow_pickle"):
-        Labels.of(data.getvalue())
+    for data, said in (
+        (no_vectors[:40], r"not an \.npz with names"),
+        (_saved(np.savez_compressed, names=names, vectors=np.zeros((1, 1 << 25))), "unpacks to more than 64 MiB"),
+        (_saved(names=np.array([{}])), "allow_pickle"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Labels.of(data)
 
 
 # Text recognition: the likeliest characters, repeated ones once, with the dictionary's own spaces.
@@ -116,31 +126,21 @@ def _scores(path: str, classes: int, *, sure: float = 0.9, logits: bool = False)
 )
 def test_repeated_characters_count_once_and_blanks_not(labels: Labels, classes: int, path: str, text: str) -> None:
     for output in (_scores(path, classes), _scores(path, classes, logits=True).reshape(-1, 1, classes)):
-        inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
-        result = make_stage(TEXT_SPEC, labels, [output.shape])(inferred)
+        result = _read(TEXT_SPEC, labels, output)
         message = msgspec.json.decode(make_encoder().encode(result))
-        assert message["task"] == "text"
-        assert message["texts"] == ([{"label": text, "confidence": 0.9}] if text else [])
-        picture = np.zeros((480, 640, 3), np.uint8)
-        draw(picture, result)
-        assert picture[:240, :320].any() == bool(text)
+        assert (message["task"], message["texts"]) == ("text", [{"label": text, "confidence": 0.9}] if text else [])
+        assert _drawn(result)[:240, :320].any() == bool(text)
 
 
 def test_a_text_that_is_not_sure_is_none_and_a_dictionary_of_another_model_is_refused() -> None:
-    output = _scores("12", 4, sure=0.3)
-    unsure = msgspec.structs.replace(
-        TEXT_SPEC, thresholds=msgspec.structs.replace(TEXT_SPEC.thresholds, confidence=0.4)
-    )
-    inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
-    assert make_stage(unsure, PADDLE, [output.shape])(inferred).labels == []
+    unsure = msgspec.structs.replace(TEXT_SPEC, thresholds=Thresholds(0.4))
+    assert _read(unsure, PADDLE, _scores("12", 4, sure=0.3)).labels == []
     with pytest.raises(ModelError, match="labels has 3 lines, the model has 36 classes"):
         make_stage(TEXT_SPEC, PADDLE, [(1, 40, 37)])
 
 
 def test_a_bundle_keeps_the_dictionary_with_its_spaces() -> None:
-    assert PADDLE.file == "a\nb\nä\n".encode()
-    assert WITH_SPACE == PADDLE
-    assert WITH_SPACE.file == "a\nb\nä\n \n".encode()
+    assert (PADDLE.file, WITH_SPACE.file) == ("a\nb\nä\n".encode(), "a\nb\nä\n \n".encode())
 
 
 def test_a_map_of_probabilities_becomes_boxes_around_lines() -> None:
@@ -149,9 +149,7 @@ def test_a_map_of_probabilities_becomes_boxes_around_lines() -> None:
     cells[0, 0, 50:90, 20:60] = np.eye(40) * 0.5  # a line that rises, too thin to be one
     cv2.line(cells[0, 0], (90, 80), (140, 55), 0.6, 8)
     spec = msgspec.structs.replace(TEXT_SPEC, task="detection", decoder="db", input=InputSpec(size_wh=(320, 192)))
-    inferred = Inferred((cells,), 5, Prepared(cells, Geometry(0.5, 0.5, 0, 0), make_frame()))
-    result = make_stage(spec, ("text",), [cells.shape])(inferred)
-    assert isinstance(result, Detections)
+    result = _read(spec, ("text",), cells, scale=0.5)
     assert result.labels == ["text", "text"]
     assert result.confidence == pytest.approx([0.8, 0.55], abs=0.05)  # the turned box has corners that are no text
     # The region reaches from the middle of its first cell to that of its last, 59 by 9 cells, and its box is larger by
@@ -194,8 +192,7 @@ def _map(*shape: int) -> np.ndarray:
     ],
 )
 def test_the_score_decides_and_the_map_shows_where(outputs: list[Any], score: float, has_map: bool) -> None:
-    inferred = Inferred(tuple(outputs), 5, Prepared(outputs[0], Geometry(0.1, 0.1, 0, 0), make_frame()))
-    result = make_stage(ANOMALY_SPEC, LABELS, [output.shape for output in outputs])(inferred)
+    result = _read(ANOMALY_SPEC, LABELS, *outputs, scale=0.1)
     [item] = msgspec.json.decode(make_encoder(labels=LABELS).encode(result))["anomalies"]
     is_anomalous = score >= 0.5
     assert (item["label"], item["class_id"], item["score"]) == (LABELS[is_anomalous], int(is_anomalous), score)
@@ -204,24 +201,19 @@ def test_the_score_decides_and_the_map_shows_where(outputs: list[Any], score: fl
         corners = np.array(item["polygons"][0])
         assert corners.min(axis=0).tolist() == [0, 0]
         assert corners.max(axis=0) == pytest.approx([320, 240], abs=2)
-    picture = np.zeros((480, 640, 3), np.uint8)
-    draw(picture, result)
-    assert bool(picture[200, 100].any()) == (has_map and is_anomalous)
+    assert bool(_drawn(result)[200, 100].any()) == (has_map and is_anomalous)
 
 
 def test_a_score_beside_a_map_that_is_no_number_may_miss_something() -> None:
     outputs = np.array([0.9], np.float32), np.full((1, 1, 12, 16), np.nan, np.float32)
-    inferred = Inferred(outputs, 5, Prepared(outputs[0], Geometry(0.1, 0.1, 0, 0), make_frame()))
-    assert not make_stage(ANOMALY_SPEC, LABELS, [output.shape for output in outputs])(inferred).is_finite
+    assert not _read(ANOMALY_SPEC, LABELS, *outputs, scale=0.1).is_finite
 
 
 def test_other_ranges_count_from_0_to_1_and_other_labels_are_refused() -> None:
     spec = msgspec.structs.replace(ANOMALY_SPEC, anomaly=AnomalySpec((10, 30)))
-    output = np.array([25], np.float32)
-    inferred = Inferred((output,), 5, Prepared(output, Geometry(1, 1, 0, 0), make_frame()))
-    result = make_stage(spec, LABELS, [output.shape])(inferred)
+    result = _read(spec, LABELS, np.array([25], np.float32))
     assert (result.labels, result.confidence) == (["cracked"], pytest.approx(0.75))
     with pytest.raises(ModelError, match="labels has 3 lines, expected two for anomaly"):
-        make_stage(spec, 3, [output.shape])
+        make_stage(spec, 3, [(1,)])
     with pytest.raises(ValueError, match="expected the lower score first"):
         AnomalySpec((1, 1))

@@ -5,6 +5,7 @@ Behind it the streams that share a machine: which of them steps down, which step
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
+from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Quality, Variant
 from edge_sdk.core.errors import NoRoomError
 from edge_sdk.core.frame import Classification, Frame, Result
 from edge_sdk.inference.runtime import SessionSettings
@@ -33,6 +34,7 @@ from edge_sdk.tuning.degradation import (
     with_steps,
 )
 from tests.support.bundles import LARGE, SMALL, make_manifest, make_variant, open_variant, write_graded, write_variants
+from tests.support.configs import write_files
 from tests.support.loops import MS, Camera, Clock, Collector, Scene
 
 S = 1_000_000_000
@@ -132,11 +134,9 @@ def test_a_load_makes_it_step_down_once_and_up_again_when_it_is_over() -> None:
     assert world.path == [1, 0]
     down, up = world.steps
     assert 32 <= down.at_s <= 36
-    assert down.reason.endswith("missed 100 ms")
-    assert "% of" in down.reason
+    assert re.search(r"% of .* missed 100 ms$", down.reason)
     assert 60 <= up.at_s <= 75  # quiet since the step down; the room appears when the load goes
-    assert up.reason.startswith("quiet for ")
-    assert "ms expected of 100" in up.reason
+    assert re.search(r"^quiet for .*ms expected of 100", up.reason)
 
 
 def test_it_goes_down_one_rung_at_a_time_stays_at_the_end_of_the_ladder_and_comes_all_the_way_back() -> None:
@@ -222,9 +222,7 @@ def test_steps_up_that_fail_become_rarer() -> None:
     ups = World(large_ms=large_ms).run(2 * 3600).ups_s
     gaps = [round(b - a) for a, b in pairwise(ups)]
     assert gaps == sorted(gaps)
-    assert gaps[0] < 30
-    assert len(gaps) > 9
-    assert all(640 <= gap < 660 for gap in gaps[8:])
+    assert (gaps[0] < 30, len(gaps) > 9, {640 <= gap < 660 for gap in gaps[8:]}) == (True, True, {True}), gaps
 
 
 # Memory for another model that is short for a while.
@@ -299,20 +297,18 @@ def test_the_lowest_steps_up_first_and_one_at_a_time_and_one_that_is_gone_holds_
 def _variant(
     name: str, ms: float, quality: float | None = None, agreement: float | None = None, side: int = 8
 ) -> Variant:
-    return msgspec.structs.replace(
-        make_variant(name, side=side),
-        host_latency_ms=ms,
-        quality=None if quality is None else Quality("top-1", quality, quality, quality, fp32=0.9, images=10),
-        agreement=None if agreement is None else Agreement("top1_agreement", agreement, agreement, agreement, 10, 10),
-    )
+    measured = quality and Quality("top-1", quality, quality, quality, fp32=0.9, images=10)
+    agrees = agreement and Agreement("top1_agreement", agreement, agreement, agreement, 10, 10)
+    variant = make_variant(name, side=side)
+    return msgspec.structs.replace(variant, host_latency_ms=ms, quality=measured, agreement=agrees)
 
 
-def _manifest(*variants: Variant) -> Manifest:
-    return msgspec.structs.replace(make_manifest(), variants=variants)
+def _levels(*variants: Variant) -> tuple[Level, ...]:
+    return levels_of(msgspec.structs.replace(make_manifest(), variants=variants))
 
 
-def _names(manifest: Manifest) -> list[str]:
-    return list(dict.fromkeys(rung.variant for rung in levels_of(manifest)))
+def _names(*variants: Variant) -> list[str]:
+    return list(dict.fromkeys(rung.variant for rung in _levels(*variants)))
 
 
 def test_one_model_can_only_leave_out_frames() -> None:
@@ -347,11 +343,11 @@ def test_one_model_can_only_leave_out_frames() -> None:
     ],
 )  # fmt: skip
 def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expected: list[str]) -> None:
-    assert _names(_manifest(*variants)) == expected
+    assert _names(*variants) == expected
 
 
 def test_frames_are_left_out_of_the_fastest_only() -> None:
-    rungs = levels_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)))
+    rungs = _levels(_variant("int8", 10, 0.8), _variant("a", 3, 0.6))
     assert rungs[:3] == (Level("int8", 1, 10), Level("a", 1, 3), Level("a", 1.5, 3))
     assert {rung.variant for rung in rungs[1:]} == {"a"}
 
@@ -362,10 +358,9 @@ def test_the_boards_own_times_count_where_all_have_them() -> None:
         return msgspec.structs.replace(variant, estimate=estimate)
 
     fp32, int8 = _variant("fp32", 10, 0.8), _variant("int8", 12, 0.8)
-    assert _names(_manifest(fp32, int8)) == ["fp32"]
-    assert _names(_manifest(with_estimate(fp32, 90), int8)) == ["fp32"]
-    assert _names(_manifest(with_estimate(fp32, 90), with_estimate(int8, 30))) == ["fp32", "int8"]
-    assert levels_of(_manifest(with_estimate(fp32, 90), with_estimate(int8, 30)))[0].cost == 90
+    assert _names(fp32, int8) == _names(with_estimate(fp32, 90), int8) == ["fp32"]
+    assert _names(with_estimate(fp32, 90), with_estimate(int8, 30)) == ["fp32", "int8"]
+    assert _levels(with_estimate(fp32, 90), with_estimate(int8, 30))[0].cost == 90
 
 
 # Memory for one more model.
@@ -374,35 +369,26 @@ def test_the_boards_own_times_count_where_all_have_them() -> None:
 def test_a_model_for_which_memory_is_short_is_not_tried_and_what_is_not_known_stops_nothing(tmp_path: Path) -> None:
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
     check_free_memory(bundle, "fp32", tmp_path)
-    (tmp_path / "proc").mkdir()
-    for text in ("MemAvailable: 65536 kB\n", "MemTotal: 1 kB\n", "MemAvailable:\n"):
-        (tmp_path / "proc" / "meminfo").write_text(text)
-        check_free_memory(bundle, "fp32", tmp_path)
-    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 8000000 kB\nMemAvailable:  {64 * 1024 - 1} kB\n")
+    for text in ("MemAvailable: 65536 kB", "MemTotal: 1 kB", "MemAvailable:"):
+        check_free_memory(bundle, "fp32", write_files(tmp_path, {"proc/meminfo": text}))
+    write_files(tmp_path, {"proc/meminfo": f"MemTotal: 8000000 kB\nMemAvailable:  {64 * 1024 - 1} kB"})
     with pytest.raises(NoRoomError, match="fp32 needs about 64 MiB of memory to be loaded, 63 are free"):
         check_free_memory(bundle, "fp32", tmp_path)
 
 
 def test_a_control_group_that_leaves_less_counts(tmp_path: Path) -> None:
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
-    group = tmp_path / "sys/fs/cgroup/edge.service"
-    for path, text in (
-        (tmp_path / "proc/meminfo", "MemAvailable: 8000000 kB\n"),
-        (tmp_path / "proc/self/cgroup", "0::/edge.service\n"),
-        (group / "memory.max", f"{100 * 2**20}\n"),
-        (group / "memory.current", f"{70 * 2**20}\n"),
-        (group / "memory.stat", "anon 73400320\ninactive_file 0\nslab_reclaimable 0\n"),
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    files = {"proc/meminfo": "MemAvailable: 8000000 kB", "proc/self/cgroup": "0::/edge.service"}
+    group = write_files(tmp_path, files) / "sys/fs/cgroup/edge.service"
+    memory = {"memory.max": f"{100 * 2**20}", "memory.current": f"{70 * 2**20}"}
+    write_files(group, {**memory, "memory.stat": "anon 73400320\ninactive_file 0\nslab_reclaimable 0"})
     with pytest.raises(NoRoomError, match="fp32 needs about 64 MiB of memory to be loaded, 30 are free"):
         check_free_memory(bundle, "fp32", tmp_path)
     # Files that somebody read are given back before anybody is killed.
-    (group / "memory.stat").write_text("anon 31457280\ninactive_file 41943040\nactive_file 9\nslab_reclaimable 4096\n")
-    check_free_memory(bundle, "fp32", tmp_path)
-    (group / "memory.stat").write_text("anon 73400320\n")
-    (group / "memory.max").write_text("max\n")
-    check_free_memory(bundle, "fp32", tmp_path)
+    given_back = "anon 31457280\ninactive_file 41943040\nactive_file 9\nslab_reclaimable 4096"
+    for change in ({"memory.stat": given_back}, {"memory.stat": "anon 73400320", "memory.max": "max"}):
+        write_files(group, change)
+        check_free_memory(bundle, "fp32", tmp_path)
 
 
 def test_that_memory_is_short_is_said_once_until_the_model_was_there(tmp_path: Path) -> None:

@@ -57,18 +57,13 @@ def records(tmp_path: Path) -> Records:
     return Records(tmp_path / "state")
 
 
-def test_another_machine_is_told_apart(records: Records, bundle: Bundle) -> None:
+@pytest.mark.parametrize(
+    "change", [{"cpu": Cpu("Cortex", "1" * 64)}, {"allowed": 1}, {"onnxruntime": "1.32.0"}, {"providers": (CUDA, *CPU)}]
+)
+def test_another_machine_is_told_apart(records: Records, bundle: Bundle, change: dict[str, Any]) -> None:
     records.remember(_request(bundle), HERE, _tuned())
-    for change in (
-        {"cpu": Cpu("Cortex", "1" * 64)},
-        {"allowed": 1},
-        {"memory_gib": 4},
-        {"onnxruntime": "1.32.0"},
-        {"providers": (CUDA, *CPU)},
-    ):
-        found = records.recall(_request(bundle), msgspec.structs.replace(HERE, **change))
-        assert isinstance(found, str)
-        assert "was measured on another CPU, " in found
+    found = records.recall(_request(bundle), msgspec.structs.replace(HERE, **change))
+    assert "was measured on another CPU, " in str(found)
 
 
 def _edited(edit: Callable[[Any, Any], object]) -> Callable[[bytes], bytes]:
@@ -85,15 +80,9 @@ def _edited(edit: Callable[[Any, Any], object]) -> Callable[[bytes], bytes]:
     [
         (lambda data: data[: len(data) // 2], "is damaged"),
         (lambda data: data + b" " * (1 << 20) + b"x", "cannot be read: more than 1 MiB"),
-        (
-            _edited(lambda document, _chosen: document.update(schema_version=1)),
-            "was written by another version of edge-sdk",
-        ),
-        (
-            _edited(lambda document, _chosen: document["request"].update(camera="yard")),
-            "the record is of another request",
-        ),
-        (_edited(lambda _document, chosen: chosen.update(intra_op_num_threads=0)), "is damaged"),
+        (_edited(lambda whole, _: whole.update(schema_version=1)), "was written by another version of edge-sdk"),
+        (_edited(lambda whole, _: whole["request"].update(camera="yard")), "the record is of another request"),
+        (_edited(lambda _, chosen: chosen.update(intra_op_num_threads=0)), "is damaged"),
     ],
 )
 def test_what_is_damaged_is_passed_over_in_one_line(
@@ -104,8 +93,7 @@ def test_what_is_damaged_is_passed_over_in_one_line(
     path.write_bytes(damage(path.read_bytes()))
     found = records.recall(_request(bundle), HERE)
     assert isinstance(found, str)
-    assert expected in found
-    assert "\n" not in found
+    assert (expected in found, "\n" in found) == (True, False)
 
 
 def test_records_of_bundles_that_are_gone_do_not_pile_up(tmp_path: Path, records: Records, bundle: Bundle) -> None:
@@ -127,9 +115,7 @@ def test_a_folder_that_cannot_be_written_or_read_is_one_error(tmp_path: Path, bu
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OutputError, match="cannot be written"):
         Records(tmp_path / "file").remember(_request(bundle), HERE, _tuned())
-    found = Records(tmp_path / "file").recall(_request(bundle), HERE)
-    assert isinstance(found, str)
-    assert "cannot be read" in found
+    assert "cannot be read" in str(Records(tmp_path / "file").recall(_request(bundle), HERE))
 
 
 # What a start makes of it.
@@ -156,19 +142,14 @@ def _tuner(tuning: Tuning, home: Stages, fps: float = 30, **changes: Any) -> Liv
 
 
 @pytest.mark.parametrize(("usable", "promised", "expected"), [(1, 4, 4), (2, 2, 2), (3, 2, 2), (4, 4, 3)])
-@pytest.mark.parametrize("variant", [None, "fp32"])
-def test_of_many_cores_one_is_left(
-    bundle: Bundle, usable: int, promised: int, expected: int, variant: str | None
-) -> None:
+def test_of_many_cores_one_is_left(bundle: Bundle, usable: int, promised: int, expected: int) -> None:
     edit_manifest(bundle.path, intra_op_num_threads=promised)
-    opened = list[Candidate]()
-    here = Bundle.open(bundle.path)
-    tuning = _tuning(here, variant=variant, open_stages=_noting(opened), cores=cores(usable))
-    home = tuning.open()
-    assert tuning.candidate_of("int8.8x8").intra_op_num_threads == expected
-    assert [what.intra_op_num_threads for what in opened] == [expected]
-    plan = _tuner(tuning, home).plan
-    assert plan.promise.intra_op_num_threads == expected
+    for variant in (None, "fp32"):
+        opened = list[Candidate]()
+        here = Bundle.open(bundle.path)
+        tuning = _tuning(here, variant=variant, open_stages=_noting(opened), cores=cores(usable))
+        asked = [*opened, tuning.candidate_of("int8.8x8"), _tuner(tuning, tuning.open()).plan.promise, *opened]
+        assert [what.intra_op_num_threads for what in asked] == [expected] * 3
 
 
 def test_what_was_tuned_on_a_busy_machine_runs_at_the_next_start_and_is_tuned_again(bundle: Bundle) -> None:
@@ -208,8 +189,8 @@ def test_a_variant_that_the_start_switched_to_is_measured_with_the_settings_that
 # Execution providers: what was missing when a board was tuned is not missing for ever.
 
 
-def _promising(bundle: Bundle, *providers: str) -> Bundle:
-    edit_manifest(bundle.path, providers=[*providers, *CPU])
+def _promising(bundle: Bundle, provider: str) -> Bundle:
+    edit_manifest(bundle.path, providers=[provider, *CPU])
     return Bundle.open(bundle.path)
 
 
