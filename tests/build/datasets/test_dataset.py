@@ -347,7 +347,9 @@ def test_labels_that_are_a_pipe_are_not_waited_for(tmp_path: Path, labels: str, 
         (b"0 .5 nan .1 .1", "'nan' is no number"),
         (b"0 .5 .5 -.1 .1", "the box is -0.1 wide and 0.1 high, expected 0 or more"),
         (b"0 .95 .5 .11 .1", "the box reaches from 0.895, 0.45 to 1.005, 0.55, expected 0 to 1"),
-        (b"0 .1 .1 .2 .2 .3 1.1", "the box reaches from 0.1, 0.1 to 0.3, 1.1, expected 0 to 1"),
+        (b"0 .1 .1 .2 .2 .3 1.1", "the polygon reaches from 0.1, 0.1 to 0.3, 1.1, expected 0 to 1"),
+        (b"0 .5 .5 .1 .1 .5 1.2 2", "the keypoints reach from 0.5, 1.2 to 0.5, 1.2, expected 0 to 1"),
+        (b"0" + b" .1 .2" * 10_001, "a polygon of 10001 points, expected 10000 or less; simplify it"),
     ],
 )
 def test_yolo(tmp_path: Path, line: bytes, expected: str) -> None:
@@ -355,6 +357,9 @@ def test_yolo(tmp_path: Path, line: bytes, expected: str) -> None:
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "000.txt").write_bytes(b"0 .5 .5 .1 .1\n\n" + line + b"\n")
     _refused(tmp_path, "detection", f"{tmp_path / 'labels' / '000.txt'}: line 3: {expected}")
+    (tmp_path / "labels" / "000.txt").write_bytes(b"0 .1 .1 .2 .2 .3 .3 .4 .1")
+    with pytest.raises(DataError, match=r"line 1: has 9 numbers, expected 5 .*, or 11 or 14 with the model's 3 keyp"):
+        read_dataset(tmp_path, LABELS, "detection", keypoints=3)
 
 
 def test_yolo_labels_of_other_images(tmp_path: Path) -> None:

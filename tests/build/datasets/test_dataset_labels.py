@@ -201,7 +201,7 @@ def test_coco(tmp_path: Path) -> None:
     assert (first.class_ids.tolist(), first.crowd.tolist(), first.relative) == ([1, 0], [False, False], False)
     assert (second.class_ids.tolist(), second.crowd.tolist()) == ([0], [True])
     assert (third.boxes_xyxy.shape, third.boxes_xyxy.dtype) == ((0, 4), np.float64)
-    assert first.in_pixels((480, 400)) is first.boxes_xyxy
+    assert first.in_pixels((480, 400)) is first
 
 
 @pytest.mark.parametrize(
@@ -267,6 +267,9 @@ def _yolo(folder: Path, *lines: str) -> Path:
         ("1 0.5 0.5 0.25 0.5", 1, [0.375, 0.25, 0.625, 0.75]),
         ("2.0\t.5 .5 1 1e0 ", 2, [0, 0, 1, 1]),
         ("1 0.1 0.2 0.5 0.9 0.3 0.4 -0.0005 1.0005", 1, [0, 0.2, 0.5, 1]),
+        ("0 0.5 0.5 0.25 0.5 0.4 0.4 2 0.5 0.6 1 0 0 0", 0, [0.375, 0.25, 0.625, 0.75]),
+        ("0 0.5 0.5 0.25 0.5" + " 0.4 0.4 2" * 4, 0, [0.375, 0.25, 0.625, 0.75]),
+        ("0 0.5 0.5 0.25 0.5 0.4 0.4 1 0.3 0.6 1", 0, [0.25, 0.3, 1, 1]),
     ],
 )
 def test_yolo(tmp_path: Path, line: str, class_id: int, box_xyxy: list[float]) -> None:
@@ -275,7 +278,27 @@ def test_yolo(tmp_path: Path, line: str, class_id: int, box_xyxy: list[float]) -
     assert dataset.format == "yolo"
     assert truth.boxes_xyxy[0] == pytest.approx(box_xyxy, abs=1e-12)
     assert (truth.class_ids.tolist(), truth.crowd.tolist(), truth.relative) == ([class_id, 0], [False, False], True)
-    assert truth.in_pixels((48, 40))[0] == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40])
+    assert truth.in_pixels((48, 40)).boxes_xyxy[0] == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40])
+
+
+@pytest.mark.parametrize(
+    ("lines", "keypoints", "outlines", "points"),
+    [
+        ([".5 .5 1 1 .2 .4 2 0 0 0 .3 .4 1"], 0, None, [[48, 80, 1], [0, 0, 0], [72, 80, 1]]),
+        ([".5 .5 1 1 .2 .4 .3 .4"], 2, None, [[48, 80, 1], [72, 80, 1]]),
+        ([".5 .5 1 1 .2 .4 .3 .4"], 0, [[120, 100], [240, 200], [48, 80], [72, 80]], None),
+        ([".5 .5 1 1 .2 .4 .3 .4", ".5 .5 1 1"], 0, None, None),
+        ([], 0, [], []),
+    ],
+)
+def test_yolo_lines_with_more_than_a_box(
+    tmp_path: Path, lines: list[str], keypoints: int, outlines: list | None, points: list | None
+) -> None:
+    folder = _yolo(tmp_path, *(f"0 {line}" for line in lines))
+    [truth] = _boxes(read_dataset(folder, OBJECTS, "detection", keypoints=keypoints)).values()
+    truth = truth.in_pixels((240, 200))
+    for got, expected in ((truth.outlines, outlines), (truth.keypoints, points)):
+        assert got == () if expected == [] else got is expected is None or got[0] == pytest.approx(np.array(expected))
 
 
 def test_yolo_labels_lie_as_their_images_do(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Class folders: the images of a class lie in a folder of its name, at any depth. labels.csv: one image a line, with the
 id or the label of its class. texts.csv: one image a line, with its text. COCO: boxes in one JSON file, and images in
 folders near it; polygons, masks and other parts of the file are ignored. YOLO: images/ and labels/ beside each other, a
-text file an image with a line an object. Masks: images/ and masks/ beside each other, a PNG of class ids an image.
+text file an image with a line an object: a box, a polygon, or a box with keypoints. Masks: images/ and masks/ beside
+each other, a PNG of class ids an image.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -328,6 +329,7 @@ def _by_name(folder: Path, suffix: str) -> dict[Path, Path]:
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
+_MOST_POINTS = 10_000  # of one polygon: those of an annotation tool have some hundred
 _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it is cut off
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
@@ -352,41 +354,87 @@ def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
     """Return the objects of one image; without a file there are none."""
     lines = read_text(path).split("\n") if path else []
     rows = [_row(line.split(), names, f"{path}: line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
-    boxes_xyxy = np.array([box for _, box in rows], np.float64).reshape(-1, 4)
-    class_ids = np.array([class_id for class_id, _ in rows], np.int64)
-    return BoxTruth(boxes_xyxy, class_ids, np.zeros(len(rows), np.bool_), relative=True)
+    outlines = [row.points for row in rows if row.kind == "polygon"]
+    keypoints = [row.points for row in rows if row.kind == "keypoints"]
+    return BoxTruth(
+        np.array([row.box_xyxy for row in rows], np.float64).reshape(-1, 4),
+        np.array([row.class_id for row in rows], np.int64),
+        np.zeros(len(rows), np.bool_),
+        relative=True,
+        outlines=tuple(outlines) if len(outlines) == len(rows) else None,
+        keypoints=tuple(keypoints) if len(keypoints) == len(rows) and len(set(map(len, keypoints))) < 2 else None,
+    )
 
 
-def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tuple[float, ...]]:
-    """Return the class id and x1, y1, x2, y2, 0-1, of one line."""
+class _Row(NamedTuple):
+    """One line: `points` are a polygon, float64 (points, 2), or keypoints, (K, 3), or none where it is a box."""
+
+    class_id: int
+    box_xyxy: NDArray[np.float64]
+    kind: Literal["box", "polygon", "keypoints"]
+    points: NDArray[np.float64]
+
+
+def _row(fields: Sequence[str], names: ClassNames, where: str) -> _Row:
+    """Read one line, whose coordinates are 0-1."""
     numbers = [finite_number(field) for field in fields[1:]]
-    values = [number for number in numbers if number is not None]
     class_id = whole_number(fields[0])
     if class_id is None:
         raise DataError(f"{where}: class is {shown(fields[0])}, expected a whole number from 0 to {len(names) - 1}")
-    if len(values) < len(numbers):
+    if None in numbers:
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
-    if len(values) < 4 or len(values) % 2:
-        raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
+    values = np.array(numbers, np.float64)
+    points, width = np.empty((0, 3)), _width_of_keypoints(values, names.keypoints, where)
     names.checked(class_id, where)
-    return class_id, _box(values, where)
+    if len(values) > 4 and not width:
+        points = values.reshape(-1, 2)
+        if len(points) > _MOST_POINTS:
+            raise DataError(f"{where}: a polygon of {len(points)} points, expected {_MOST_POINTS} or less; simplify it")
+        return _Row(class_id, _extent(points, "the polygon", where).ravel(), "polygon", points.clip(0, 1))
+    middle, size = values[:2], values[2:4]
+    if size.min() < 0:
+        raise DataError(f"{where}: the box is {size[0]:g} wide and {size[1]:g} high, expected 0 or more")
+    with np.errstate(over="ignore"):
+        box = _extent(np.stack([middle - size / 2, middle + size / 2]), "the box", where)
+    if width:
+        points = np.pad(values[4:].reshape(-1, width), [(0, 0), (0, 3 - width)], constant_values=1)
+        points[:, 2] = points[:, 2] > 0
+        if points[:, 2].any():
+            _extent(points[points[:, 2] > 0, :2], "the keypoints", where)
+    return _Row(class_id, box.ravel(), "keypoints" if width else "box", points)
 
 
-def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
-    """Return the box of x, y, width and height, or that around a polygon of x1 y1 x2 y2 x3 y3 and more; 0-1."""
-    if len(values) > 4:
-        box_xyxy = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
-    else:
-        x, y, width, height = values
-        if width < 0 or height < 0:
-            raise DataError(f"{where}: the box is {width:g} wide and {height:g} high, expected 0 or more")
-        box_xyxy = x - width / 2, y - height / 2, x + width / 2, y + height / 2
-    if min(box_xyxy) < -_OVERSHOOT or max(box_xyxy) > 1 + _OVERSHOOT:
+def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> int:
+    """Return how many numbers each keypoint behind a box has, 2 or 3; 0 where there is a box alone, or a polygon.
+
+    Without the model's `count` a row has keypoints if every third number says 0, 1 or 2, how visible one is.
+    """
+    given = len(values)
+    if count and given != 4:
+        if given not in (4 + 2 * count, 4 + 3 * count):
+            raise DataError(
+                f"{where}: has {given + 1} numbers, expected 5 (class x y width height), or {5 + 2 * count} or "
+                f"{5 + 3 * count} with the model's {count} keypoints"
+            )
+        return (given - 4) // count
+    if given > 4 and given % 3 == 1 and (given % 2 or given > 10) and np.isin(values[6::3], (0, 1, 2)).all():
+        return 3
+    if given < 4 or given % 2:
+        raise DataError(f"{where}: has {given + 1} numbers, expected 5: class x y width height")
+    return 0
+
+
+def _extent(points: NDArray[np.float64], what: str, where: str) -> NDArray[np.float64]:
+    """Return the first and last x and y of float64 (N, 2), cut to 0-1: float64 (2, 2)."""
+    ends = np.stack([points.min(axis=0), points.max(axis=0)])
+    if ends.min() < -_OVERSHOOT or ends.max() > 1 + _OVERSHOOT:
+        (left, top), (right, bottom) = ends.tolist()
+        verb = "reach" if what.endswith("s") else "reaches"
         raise DataError(
-            f"{where}: the box reaches from {box_xyxy[0]:.4g}, {box_xyxy[1]:.4g} to {box_xyxy[2]:.4g}, "
-            f"{box_xyxy[3]:.4g}, expected 0 to 1, as parts of the image's width and height"
+            f"{where}: {what} {verb} from {left:.4g}, {top:.4g} to {right:.4g}, {bottom:.4g}, expected 0 to 1, as "
+            "parts of the image's width and height"
         )
-    return tuple(min(max(side, 0.0), 1.0) for side in box_xyxy)
+    return ends.clip(0, 1)
 
 
 class LabelFormat(NamedTuple):

@@ -228,6 +228,10 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
         labels = self.participants[0].subject.class_labels
         return (*labels, "background") if any(p.subject.background for p in self.participants) else labels
 
+    def threshold(self, which: int = 0) -> float:
+        """Return the least confidence that counts for one of the models."""
+        return self.participants[which].subject.spec.thresholds.confidence
+
     def picked(self, places: Sequence[int]) -> Observed:
         """Return the predictions on the images at the indices `places`."""
         return msgspec.structs.replace(
