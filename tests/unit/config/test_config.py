@@ -534,6 +534,52 @@ def test_all_wrong_values_are_said_at_once_with_all_that_contradict_each_other(t
     ]
 
 
+def test_nothing_that_is_wrong_hides_another_problem(tmp_path: Path) -> None:
+    """Neither a key that is missing, nor a table that breaks a rule of its own, nor what is no table."""
+    key = "ab" * 32
+    path = write_config(
+        tmp_path,
+        f"""
+        device.name = "a/b"
+        mqtt = {{ prefix = "edge//v1", ca_file = "ca.pem", key_file = "pi.key" }}
+        home_assistant = 3
+        defaults = {{ bundle = "a.edge", fps = "x", password_env = "A B" }}
+        pipelines = [
+          {{ source = "rtsp://e@h/x", cpu_share = 0.5, tune = false }},
+          {{ name = "gate", source = "rtsps://h", tls_fingerprint = "{key}", tls_verify = false, password_env = "a" }},
+          {{ name = "gate" }},
+          4,
+        ]
+        events = [{{ labels = ["cat", "cat"] }}, {{ labels = ["cat"] }}, {{ cameras = ["yard"] }}]
+        publish.snapshots.on = "interval"
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    expected = [
+        "mqtt.url is missing",
+        "home_assistant: got a whole number",
+        "defaults.fps: got a string",
+        "pipelines[0].name is missing",
+        'pipelines[1] ("gate"): tls_fingerprint and tls_verify = false: expected one of them',
+        'pipelines[2] ("gate"): source is missing',
+        "pipelines[3]: got a whole number",
+        "events[0]: labels: one is there twice",
+        "events[2].labels is missing",
+        "publish.snapshots: interval_s is missing",
+        "device.name: device name 'a/b'",
+        "pipelines[1] and pipelines[2] are both named 'gate'",
+        "defaults.password_env: expected the name of a variable",
+        "mqtt.prefix: topic prefix name has 0 characters",
+        "mqtt.key_file: there is no certificate",
+        "pipelines[0].cpu_share is a limit",
+        'pipelines[1] ("gate"): password_env: source names no user',
+        "events[0] and events[1] are both about 'cat'",
+    ]
+    said = [line.removeprefix(f"{path}: ") for line in str(caught.value).splitlines()]
+    assert [line[: len(start)] for line, start in zip(said, expected, strict=True)] == expected
+
+
 def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:
     wrong = ", ".join(f'"command_{number}"' for number in range(20_000))
     text = f'[mqtt]\nurl = "mqtt://h"\n[commands]\nallow = [{wrong}]\n[[pipelines]]\nname = "a"\nsource = "0"\n'
