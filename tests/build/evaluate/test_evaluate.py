@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import cv2
@@ -437,18 +437,25 @@ def test_confidences_above_one_are_none(tmp_path: Path, data: Path) -> None:
         _judged(tmp_path / "p", _YOLOX, model, data, labelled=False)
 
 
+def _two_answers(
+    choice: str, cells: Sequence[Sequence[int]], values: Sequence[int], **numbers: np.ndarray
+) -> onnx.ModelProto:
+    """A model that finds objects in the first of the cells as far as `first` of `choice` is 1, else in the second."""
+    text = f"{choice} other = Sub(one, first) a = Mul(first, s0) b = Mul(other, s1) c = Add(a, b) out = Add(c, boxes)"
+    weights = {"one": np.ones((), np.float32), "boxes": np.zeros((1, 84, 7), np.float32), **numbers}
+    weights["boxes"][0, 80:84, 4] = 1
+    for number, (at, value) in enumerate(zip(cells, values, strict=True)):
+        weights[f"s{number}"] = np.zeros((1, 84, 7), np.float32)
+        weights[f"s{number}"][0, at, value] = 1
+    return tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
+
+
 def test_objects_of_noise_are_not_in_the_mirror_image(tmp_path: Path, data: Path) -> None:
     """Of numbers above 1 this model finds two objects on the left, whatever the image shows, and else in the middle."""
-    text = """mean = ReduceMean<keepdims=0>(images) more = Sub(mean, one) steep = Mul(more, many) left = Sigmoid(steep)
-        middle = Sub(one, left) a = Mul(left, left_score) b = Mul(middle, middle_score) c = Add(a, b)
-        out = Add(c, boxes)"""
-    scores = np.zeros((2, 1, 84, 7), np.float32)
-    scores[0, 0, [80, 82], 5] = scores[1, 0, [81, 83], 5] = 1
-    boxes = np.zeros((1, 84, 7), np.float32)
-    boxes[0, 80:84, 4] = 1
-    numbers = {"one": np.ones((), np.float32), "many": np.full((), 9, np.float32)}
-    weights = {**numbers, "left_score": scores[0], "middle_score": scores[1], "boxes": boxes}
-    model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
+    choice = (
+        "mean = ReduceMean<keepdims=0>(images) more = Sub(mean, one) steep = Mul(more, many) first = Sigmoid(steep)"
+    )
+    model = _two_answers(choice, ([80, 82], [81, 83]), (5, 5), many=np.full((), 9, np.float32))
     assert _judged(tmp_path / "right", _YOLOX, model, data, labelled=False) == ()
     expected = r"of the 24 objects in 12 images only 0% are in .* std = \[255\.0, 255\.0, 255\.0\] 100% of 24 are"
     wrong = _YOLOX.replace("std = [255, 255, 255]", "")
@@ -461,16 +468,11 @@ def test_objects_of_noise_are_not_in_the_mirror_image(tmp_path: Path, data: Path
 
 def test_an_arrow_may_point_the_other_way_in_the_mirror_image(tmp_path: Path, data: Path) -> None:
     """This model finds two objects in the middle, whose class is by the side of the image that is brighter."""
-    text = """side = Mul(images, sides) sum = ReduceMean<keepdims=0>(side) steep = Mul(sum, many) red = Sigmoid(steep)
-        blue = Sub(one, red) a = Mul(red, red_score) b = Mul(blue, blue_score) c = Add(a, b) out = Add(c, boxes)"""
-    scores = np.zeros((2, 1, 84, 7), np.float32)
-    scores[0, 0, [81, 83], 5] = scores[1, 0, [81, 83], 6] = 1
-    boxes = np.zeros((1, 84, 7), np.float32)
-    boxes[0, 80:84, 4] = 1
+    choice = (
+        "side = Mul(images, sides) sum = ReduceMean<keepdims=0>(side) steep = Mul(sum, many) first = Sigmoid(steep)"
+    )
     sides = np.sign(np.linspace(-1, 1, 64, dtype=np.float32)).reshape(1, 1, 1, 64)
-    numbers = {"one": np.ones((), np.float32), "many": np.full((), 1e6, np.float32), "sides": sides}
-    weights = {**numbers, "red_score": scores[0], "blue_score": scores[1], "boxes": boxes}
-    model = tiny.parsed(text, {"out": [1, 84, 7]}, weights, shape=[1, 3, 64, 64])
+    model = _two_answers(choice, ([81, 83], [81, 83]), (5, 6), many=np.full((), 1e6, np.float32), sides=sides)
     assert _judged(tmp_path / "p", _YOLOX, model, data, labelled=False) == ()
 
 

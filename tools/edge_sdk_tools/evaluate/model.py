@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -106,48 +107,28 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[Tensor, ...]
 
 
-class Model:
-    """A session with its prepare step and its decoder, which takes images and returns answers; for one thread."""
-
-    def __init__(
-        self, session: Session, spec: ModelSpec | Manifest, labels: Sequence[str], memory: OutputMemory | None = None
-    ) -> None:
-        self._session, self._memory = session, memory
-        self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
-        self._task = make_stage(spec, labels, session.output_shapes)
-
-    def __call__(self, image: Image) -> Answer:
-        """Run one uint8 (H, W, 3) BGR image."""
-        prepared = self._prepare(Frame(image, 0, 0.0, 0, "evaluation"))
-        if self._memory is None:
-            inferred = self._session(prepared)
-        else:
-            outputs = self._memory.recall(prepared.tensor, lambda: self._session.run(prepared.tensor))
-            inferred = Inferred(outputs, 0, prepared)
-        return Answer(self._task(inferred), inferred.outputs)
+Run: TypeAlias = Callable[[Image], Answer]
+"""A function that runs a model on an image, uint8 (H, W, 3), BGR; for one thread."""
 
 
-class Subject:
-    """A loaded model, its labels in output order, and how its outputs are read.
+class Subject(msgspec.Struct, eq=False):
+    """A loaded model, and how its outputs are read.
 
-    `session` is loaded once; every worker runs a clone of it. `digest` is the SHA-256 (hex) of the ONNX model or of a
-    bundle's manifest; `calibration` has the first `DIGEST_LENGTH` digits of the SHA-256 of each image that calibrated
-    it. `memory` keeps outputs of a model that runs on the same images many times.
+    Attributes:
+        labels: the labels in output order.
+        session: it is loaded once; every worker runs a clone of it.
+        digest: SHA-256 (hex) of the ONNX model or of a bundle's manifest.
+        calibration: the first `DIGEST_LENGTH` digits of the SHA-256 of each image that calibrated it.
+        memory: keeps the outputs of a model that runs on the same images many times.
     """
 
-    def __init__(
-        self,
-        name: str,
-        spec: ModelSpec | Manifest,
-        labels: tuple[str, ...],
-        session: Session,
-        digest: str,
-        calibration: Iterable[str] = (),
-        memory: OutputMemory | None = None,
-    ) -> None:
-        self.name, self.spec, self.labels, self.session, self.digest = name, spec, labels, session, digest
-        self.calibration = frozenset(calibration)
-        self.memory = memory
+    name: str
+    spec: ModelSpec | Manifest
+    labels: tuple[str, ...]
+    session: Session
+    digest: str
+    calibration: Collection[str] = ()
+    memory: OutputMemory | None = None
 
     @property
     def background(self) -> int:
@@ -166,20 +147,24 @@ class Subject:
 
     def is_same_as(self, other: Subject) -> bool:
         """Return whether both have the same file, labels, input section and decoder."""
-        mine, theirs = self.spec, other.spec
-        return (self.digest, self.labels, mine.input, mine.decoder) == (
-            other.digest,
-            other.labels,
-            theirs.input,
-            theirs.decoder,
-        )
+        mine, theirs = ((one.digest, one.labels, one.spec.input, one.spec.decoder) for one in (self, other))
+        return mine == theirs
 
-    def open(self, confidence: float | None = None) -> Model:
-        """Return another `Model` on the same weights, for one thread; `confidence` replaces the spec's threshold."""
-        spec = self.spec
+    def open(self, confidence: float | None = None) -> Run:
+        """Return the model with its prepare step and its decoder; `confidence` replaces the spec's threshold."""
+        spec, session, memory = self.spec, self.session.clone(), self.memory
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.clone(), spec, self.labels, self.memory)
+        prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
+        decode = make_stage(spec, self.labels, session.output_shapes)
+
+        def run(image: Image) -> Answer:
+            prepared = prepare(Frame(image, 0, 0.0, 0, "evaluation"))
+            tensor = prepared.tensor
+            outputs = session.run(tensor) if memory is None else memory.recall(tensor, lambda: session.run(tensor))
+            return Answer(decode(Inferred(outputs, 0, prepared)), outputs)
+
+        return run
 
 
 def open_subject(path: Path) -> Subject:
