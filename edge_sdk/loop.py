@@ -293,6 +293,6 @@ class RunRecord:
             return "no frame yet"
         return (
             f"{self.results} results, {self.fps():.1f} a second; age p50 {age.p50_ms:.1f} p99 {age.p99_ms:.1f} ms, "
-            f"inference p50 {inference.p50_ms:.1f} ms; {loop.counts[Tick.LATE]} late, {loop.counts[Tick.STALE]} stale"
+            f"inference p50 {inference.p50_ms:.1f} ms; {loop.counts[Tick.LATE]} late, {loop.counts[Tick.STALE]} too old"
             + (f", {loop.counts[Tick.SKIPPED]} left out" if loop.counts[Tick.SKIPPED] else "")
         )

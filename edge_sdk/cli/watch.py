@@ -299,7 +299,8 @@ def _device(device: DeviceView, now: datetime, columns: int) -> list[str]:
     width = max((columns_of(camera.name) for camera in device.cameras.values()), default=0)
     for camera in sorted(device.cameras.values(), key=lambda camera: camera.name):
         lines.append(_camera(camera, device, min(width, 20), now, columns))
-        lines += [_warning(line, columns, 4) for line in camera.warnings]
+        notes = [camera.degraded] if camera.degraded and device.status != "offline" else []
+        lines += [_warning(line, columns, 4) for line in notes + camera.warnings]
     return lines
 
 

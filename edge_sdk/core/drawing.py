@@ -20,6 +20,7 @@ Colour: TypeAlias = tuple[int, int, int]
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _FAR_PX = 1e5  # coordinates are clipped here, because OpenCV takes 32-bit integers
 _STRENGTH = 0.4  # opacity of colours blended over the picture
+_TRIES = 4  # how many heights of its own a tag may move down from other tags
 _REFERENCE_PX = 720  # shorter side of the picture for which the sizes below are given
 _GOLDEN_RATIO = 0.618034  # hue step from class to class, in turns: neighbouring classes get distant hues
 
@@ -41,6 +42,7 @@ class Drawing:
         self._scale = min(max(0.75 * factor, 0.45), 3.0)
         self._text_px = max(1, round(1.5 * self._scale))
         self._margin_px = max(2, round(6 * self._scale))
+        self._tags: list[tuple[int, int, int, int]] = []  # left, top, right and bottom of the tags so far
         self.line_px = max(1, round(3 * factor))
 
     @staticmethod
@@ -87,16 +89,29 @@ class Drawing:
                 y = self.tag(text, (self._margin_px, y), colour, above=False)
 
     def tag(self, text: str, at_xy: tuple[int, int], colour: Colour, *, above: bool = True) -> int:
-        """Write a text on a filled background inside the picture; return the y of its lower end, in pixels."""
+        """Write a text on a filled background inside the picture; return the y of its lower end, in pixels.
+
+        It is above the place if there is room, else below it, and moves down from other tags. Where they leave no room
+        within reach, nothing is written.
+        """
         height_px, width_px = int(self.image.shape[0]), int(self.image.shape[1])
         text, (text_w, text_h), below_px = self._fitted(text, width_px - 2 * self._margin_px)
         tag_w, tag_h = text_w + 2 * self._margin_px, text_h + below_px + self._margin_px
         y = at_xy[1] - tag_h if above and at_xy[1] >= tag_h else at_xy[1]
         x, y = max(0, min(at_xy[0], width_px - tag_w)), max(0, min(y, height_px - tag_h))
+        free = (top for top in range(y, min(y + _TRIES * tag_h, height_px - tag_h) + 1, max(1, tag_h // 2)))
+        found = next((top for top in free if not self._covers(x, top, x + tag_w, top + tag_h)), None)
+        if found is None:
+            return y
+        y = found
+        self._tags.append((x, y, x + tag_w, y + tag_h))
         cv2.rectangle(self.image, (x, y), (x + tag_w - 1, y + tag_h - 1), colour, cv2.FILLED)
         origin = (x + self._margin_px, y + tag_h - below_px - self._margin_px // 2)
         cv2.putText(self.image, text, origin, _FONT, self._scale, _readable_on(colour), self._text_px, cv2.LINE_AA)
         return y + tag_h
+
+    def _covers(self, left: int, top: int, right: int, bottom: int) -> bool:
+        return any(left < r and x < right and top < b and y < bottom for x, y, r, b in self._tags)
 
     def _fitted(self, text: str, room_px: int) -> tuple[str, Sequence[int], int]:
         """Shorten a text to `room_px`; return it with its width and height, and its depth below the baseline, in px."""

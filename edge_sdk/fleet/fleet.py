@@ -71,6 +71,7 @@ class CameraView(_View):
         source: state of its source; empty while unknown. `since` is the time of that state, `trouble` the reason why
             the source does not deliver.
         words, note: its latest result, and its latest event or snapshot, in words.
+        degraded: the level to which it is degraded, and why; empty at the preferred one.
         age_ms: age of the latest result from capture to the device's outbox, which came at `heard_at`.
         told_at: the time of the last line about a result.
     """
@@ -78,7 +79,7 @@ class CameraView(_View):
     def __init__(self, device: str, name: str) -> None:
         self.name = plain(name, LONGEST_NAME)
         super().__init__(f"{device}/{self.name}")
-        self.source = self.trouble = self.model = self.words = self.note = self.variant = ""
+        self.source = self.trouble = self.model = self.words = self.note = self.variant = self.degraded = ""
         self.since: datetime | None = None
         self.is_paused = False
         self.age_ms: float | None = None
@@ -118,6 +119,8 @@ class CameraView(_View):
         self.warnings = _lines(state.warnings)
         if running is not None:
             self.variant = plain(running.variant, 40)
+            level = f"degraded to level {running.rung} of {running.rungs - 1}: {plain(running.reason)}"
+            self.degraded = level if running.rung else ""
 
 
 class DeviceView(_View):
@@ -215,8 +218,8 @@ class Fleet:
             return view.news("unread", why, f"{address.kind} cannot be read: {why}")
         if isinstance(message, StatusMessage):
             device.take_status(message, now, is_retained=is_retained)
-            said = (device.status, device.reason, plain(message.run_id, 40))
-            news = device.news("status", said, _status_line(device))
+            line = _status_line(device)
+            news = device.news("status", (line, plain(message.run_id, 40)), line)
             # Retained status and state come in any order; a status that is published live is followed by a state.
             return news + (_state_news(device) if is_retained and device.status == "online" else [])
         if isinstance(message, StateMessage):
@@ -279,6 +282,7 @@ def _state_news(device: DeviceView) -> list[str]:
         lines += camera.news("source", (source, camera.trouble), f"source {source}{trouble}", first=("unknown", ""))
         paused = "paused" if camera.is_paused else "no more paused"
         lines += camera.news("paused", camera.is_paused, paused, first=False)
+        lines += camera.news("degraded", camera.degraded, camera.degraded or "no more degraded", first="")
         lines += camera.warned()
     return lines
 

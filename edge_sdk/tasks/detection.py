@@ -315,7 +315,7 @@ def _with_details(item: DetectionItem, result: Detections, place: int) -> Detect
 
 def _draw(drawing: Drawing, result: Detections) -> None:
     usable = np.isfinite(result.xyxy).all(axis=1)
-    # The most confident objects are drawn last, and texts after all boxes, so that these lie on top.
+    # The most confident objects are drawn last, and texts after all boxes, so that both lie on top.
     order = np.flatnonzero(usable)[::-1].tolist()
     colours = {index: drawing.colour(int(result.class_id[index])) for index in order}
     corners = {index: [round(v) for v in result.xyxy[index].tolist()] for index in order}
@@ -328,7 +328,7 @@ def _draw(drawing: Drawing, result: Detections) -> None:
             drawing.outline(result.corners[index], colours[index])
         else:
             drawing.box(corners[index], colours[index])
-    for index in order:
+    for index in reversed(order):  # the most confident have the first choice of places
         x1, y1, _, _ = corners[index]
         text = f"{drawing.name(int(result.class_id[index]))} {result.confidence[index]:.0%}"
         if result.then is not None and (then := result.then[index]) is not None:

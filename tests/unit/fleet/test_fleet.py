@@ -80,6 +80,12 @@ def test_a_device_comes_works_and_is_lost() -> None:
         "berlin/pi/gate: source opened",
         "berlin/pi/gate: all is well again",
     ]
+    for rung, line in [(2, "degraded to level 2 of 3: too slow"), (0, "no more degraded")]:
+        gate = {
+            "source": "opened",
+            "running": {"variant": "fast", "every": 1, "rung": rung, "rungs": 4, "reason": "too slow"},
+        }
+        assert hear(fleet, "berlin/pi/state", state({"gate": gate})) == [f"berlin/pi/gate: {line}"]
     later = NOON + timedelta(minutes=5)
     assert hear(fleet, "berlin/pi/status", status("offline", reason="lost"), later) == ["berlin/pi: offline (lost)"]
     device = fleet.devices["berlin", "pi"]

@@ -1,9 +1,12 @@
 """Cameras that are lost and come back, and what they say of it: feeds of hand-written captures, and their slot."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,9 +173,11 @@ def test_why_it_was_lost(camera: FakeCapture, expected: str) -> None:
 
 @pytest.mark.parametrize("first", [FakeCapture("a"), None], ids=["lost", "never there"])
 def test_why_it_does_not_come_and_that_it_came(first: FakeCapture | None) -> None:
-    allowed = threading.Event()
-    reopen = lambda: _endless() if allowed.is_set() else _absent()  # noqa: E731
-    with closing(LiveSource("c", first, reopen, uniform=lambda _low, _high: 0.001)) as source:
+    allowed, ended = threading.Event(), threading.Event()
+    camera = FakeCapture("b" * 40, lambda: ended.wait(60))  # too few frames to measure another rate
+    reopen = lambda: camera if allowed.is_set() else _absent()  # noqa: E731
+    options: dict[str, Any] = {"uniform": lambda _low, _high: 0.001, "read_timeout_s": 60.0}
+    with closing(LiveSource("c", first, reopen, **options)) as source:
         until(lambda: source.trouble == "connection refused")
         assert source.status is (SourceStatus.LOST if first else SourceStatus.OPENING)
         if first is None:
@@ -182,6 +187,7 @@ def test_why_it_does_not_come_and_that_it_came(first: FakeCapture | None) -> Non
         assert source.trouble == ""
         assert (source.fps, source.remarks) == (50.0, FakeCapture.remarks)
         until(lambda: source.stats.reopenings == (first is not None))
+        ended.set()
 
 
 def test_a_driver_that_hangs_is_lost_and_closing_does_not_wait_for_it() -> None:
@@ -285,15 +291,17 @@ def test_the_rate_is_what_came_where_the_promise_is_wrong() -> None:
     assert _noted(25.0, 100, count=50) == 25.0  # too few to say
 
 
-def test_frames_left_out_are_counted_and_numbered() -> None:
+def test_frames_left_out_are_counted_and_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(400 * MS)  # a clock that goes on by a nanosecond a reading
+    clocks = SimpleNamespace(monotonic_ns=lambda: next(ticks), time=lambda: 1000 + next(ticks) / 1e9)
+    monkeypatch.setattr("edge_sdk.sources.live.time", clocks)
     camera = _endless()
-    camera.pace_s, camera.buffered_since_ns = 0.0, time.monotonic_ns() - 400 * MS
+    camera.pace_s, camera.buffered_since_ns = 0.0, 0
     with closing(LiveSource("c", camera, _absent)) as source:
         frame = source.latest(30)
     assert frame is not None
     assert frame.seq >= 19  # the twenty frames that were buffered for 400 ms have gone
-    between_s = frame.captured_at - frame.captured_ns / 1e9  # of the clocks; somebody may run between two readings
-    assert min(abs(time.time() - time.monotonic_ns() / 1e9 - between_s) for _ in range(20)) < 0.1
+    assert frame.captured_at - frame.captured_ns / 1e9 == pytest.approx(1000)
     assert source.stats.dropped >= frame.seq
 
 

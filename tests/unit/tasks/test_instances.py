@@ -139,8 +139,8 @@ def test_oriented_boxes_have_corners_and_an_upright_box_around_them(decoder: str
     turned = msgspec.structs.replace(got, corners=got.corners + np.float32([0, 2]))
     picture = got.frame.image.copy()
     draw(picture, turned)
-    assert picture[26, 100].any()  # the upper side, and not that of the box
-    assert not picture[24, 110].any()
+    assert picture[46, 100].any()  # the lower side, and not that of the box
+    assert not picture[44, 110].any()
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
