@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -143,25 +142,12 @@ def _prototypes(_seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
     return [np.ones((8, 16, 24))]
 
 
-def _oriented(middle: Encoder) -> Encoder:
-    """Turn each object by a right angle and exchange its sides, so that its enclosing box stays the same."""
-
-    def encode(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
-        exchanged = []
-        for one in seen:
-            (x, y), (w, h) = one.centre, one.size
-            exchanged.append(one._replace(x1=x - h / 2, y1=y - w / 2, x2=x + h / 2, y2=y + w / 2))
-        return middle(exchanged, classes)
-
-    return encode
-
-
 def _no_extras(_one: Seen, _number: int) -> list[float]:
     return []
 
 
-def _right_angle(_one: Seen, _number: int) -> list[float]:
-    return [math.pi / 2]
+def _turned(_one: Seen, _number: int, angle: float = 0.0) -> list[float]:
+    return [angle]
 
 
 def _one_mask(_one: Seen, number: int) -> list[float]:
@@ -348,7 +334,7 @@ HEADS: dict[str, tuple[Encoder, str]] = {
     "yolov8": (_yolov8(_no_extras, 0), ""),
     "yolov8_pose": (_yolov8(_points, 51), "keypoints = [17, 3]"),
     "yolov8_seg": (_yolov8(_one_mask, 8, _prototypes), ""),
-    "yolov8_obb": (_oriented(_yolov8(_right_angle, 1)), ""),
+    "yolov8_obb": (_yolov8(_turned, 1), ""),
     "fastestdet": (_fastestdet, ""),
     "nanodet": (_nanodet, ""),
     "centernet": (lambda seen, classes: _maps(seen, classes, faces=False), ""),
@@ -365,7 +351,7 @@ HEADS: dict[str, tuple[Encoder, str]] = {
     "end_to_end": (_rows(_no_extras, 0), ""),
     "end_to_end_pose": (_rows(_points, 51), "keypoints = [17, 3]"),
     "end_to_end_seg": (_rows(_one_mask, 8, _prototypes), ""),
-    "end_to_end_obb": (_oriented(_rows(_right_angle, 1, box=lambda one: one.middle)), ""),
+    "end_to_end_obb": (_rows(_turned, 1, box=lambda one: one.middle), ""),
     "detr_end_to_end": (_rows(_no_extras, 0, box=lambda one: np.array(one.middle) / (INPUT * 2)), ""),
     "movenet": (_movenet, ""),
     "db": (_db, ""),
@@ -420,18 +406,30 @@ def _in_frame(seen: Sequence[Seen]) -> np.ndarray:
     return np.clip(np.array(boxes).reshape(-1, 2, 2) / SCALE, 0, FRAME).reshape(-1, 4)
 
 
-def _data(folder: Path, truths: Sequence[Sequence[Seen]], classes: int) -> Path:
-    folder.mkdir()
-    images, boxes = [], []
-    for number, objects in enumerate(truths):
+def _pictures(folder: Path, count: int) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(count):
         cv2.imwrite(str(folder / f"{number}.png"), np.full((FRAME[1], FRAME[0], 3), number, np.uint8))
-        images.append({"id": number, "file_name": f"{number}.png", "width": FRAME[0], "height": FRAME[1]})
-        for one, (x1, y1, x2, y2) in zip(objects, _in_frame(objects).tolist(), strict=True):
-            box = {"bbox": [x1, y1, x2 - x1, y2 - y1], "category_id": one.class_id, "image_id": number, "iscrowd": 0}
-            boxes.append({**box, "id": len(boxes) + 1})
-    names = [{"id": class_id, "name": "abc"[class_id]} for class_id in range(classes)]
-    (folder / "a.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": names}))
     return folder
+
+
+def _text_files(folder: Path, lines: Sequence[Sequence[str]]) -> Path:
+    """Write pictures, each with a file of its labels."""
+    _pictures(folder / "images", len(lines))
+    (folder / "labels").mkdir()
+    for number, objects in enumerate(lines):
+        (folder / "labels" / f"{number}.txt").write_text("\n".join(objects))
+    return folder
+
+
+def _line(one: Seen, *values: np.ndarray) -> str:
+    return " ".join([str(one.class_id), *(f"{value:.6f}" for value in np.concatenate([v.ravel() for v in values]))])
+
+
+def _box(one: Seen) -> np.ndarray:
+    """Centre and size, parts of the frame's."""
+    first, last = _in_frame([one]).reshape(2, 2) / FRAME
+    return np.stack([(first + last) / 2, last - first])
 
 
 @pytest.mark.parametrize("decoder", HEADS)
@@ -441,8 +439,8 @@ def test_quality_is_that_of_pycocotools(tmp_path: Path, decoder: str) -> None:
     pictures = [_objects(number, classes, twice) for number in range(PICTURES)]
     toml = _write(tmp_path / "project", decoder, [seen for _, seen in pictures], classes)
     truths = [truth for truth, _ in pictures]
-    found = evaluate(toml, _data(tmp_path / "data", truths, classes))
-
+    lines = [[_line(one, _box(one)) for one in truth] for truth in truths]
+    found = evaluate(toml, _text_files(tmp_path / "data", lines))
     kept = [seen[:-1] if twice else seen for _, seen in pictures]
     kept = [[_grown(one) for one in seen] for seen in kept] if decoder == "db" else kept
     wanted = _box_precision(list(zip(truths, kept, strict=True)))
@@ -458,20 +456,6 @@ def _box_precision(pictures: Sequence[tuple[Sequence[Seen], Sequence[Seen]]]) ->
         labelled.append(LabelledBoxes(_in_frame(truth), ids[0], np.zeros(len(truth), np.bool_)))
         expected.append(Boxes(_in_frame(seen), np.array([one.confidence for one in seen]), ids[1]))
     return pycocotools_of(labelled, expected)
-
-
-def _text_files(folder: Path, lines: Sequence[Sequence[str]]) -> Path:
-    """Write pictures, each with a file of its labels."""
-    for name in ("images", "labels"):
-        (folder / name).mkdir(parents=True)
-    for number, objects in enumerate(lines):
-        cv2.imwrite(str(folder / "images" / f"{number}.png"), np.full((FRAME[1], FRAME[0], 3), number, np.uint8))
-        (folder / "labels" / f"{number}.txt").write_text("\n".join(objects))
-    return folder
-
-
-def _line(class_id: int, *values: np.ndarray) -> str:
-    return " ".join([str(class_id), *(f"{value:.6f}" for value in np.concatenate([v.ravel() for v in values]))])
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_seg", "end_to_end_seg"])
@@ -499,7 +483,7 @@ def test_masks_are_counted_as_by_pycocotools(tmp_path: Path, decoder: str) -> No
     for number, (truth, seen) in enumerate(pictures):
         boxes = _in_frame(truth).reshape(-1, 2, 2)
         outlines = [box.mean(axis=0) + circle * (box[1] - box[0]) / 2 for box in boxes]
-        lines.append([_line(one.class_id, outline / FRAME) for one, outline in zip(truth, outlines, strict=True)])
+        lines.append([_line(one, outline / FRAME) for one, outline in zip(truth, outlines, strict=True)])
         for one, outline in zip(truth, outlines, strict=True):
             truths.append((number, one.class_id, 1.0, mask.encode(np.asfortranarray(_within(outline)))))
         found = subject(np.full((*FRAME[::-1], 3), number, np.uint8)).result
@@ -538,13 +522,11 @@ def test_oriented_boxes_are_counted_as_pycocotools_counts_their_polygons(tmp_pat
         points = (corners(one, angle) * fine).ravel().tolist()
         return mask.frPyObjects([points], FRAME[1] * fine, FRAME[0] * fine)[0]
 
-    def turned(_one: Seen, _number: int) -> list[float]:
-        return [0.2]
-
+    turned = partial(_turned, angle=0.2)
     encode = _rows(turned, 1, box=lambda one: one.middle) if decoder == "end_to_end_obb" else _yolov8(turned, 1)
     pictures = [[list(map(smaller, of)) for of in _objects(number, 3, twice=False)] for number in range(PICTURES)]
     toml = _write(tmp_path / "project", decoder, [seen for _, seen in pictures], 3, encode)
-    lines = [[_line(one.class_id, corners(one, 0.1) / FRAME) for one in truth] for truth, _ in pictures]
+    lines = [[_line(one, corners(one, 0.1) / FRAME) for one in truth] for truth, _ in pictures]
     found = {figure.name: figure.value.value for figure in evaluate(toml, _text_files(tmp_path / "d", lines)).quality}
     truths, seen = (
         [(number, one.class_id, one.confidence, rle(one, angle)) for number, of in enumerate(pictures) for one in of[i]]
@@ -574,8 +556,7 @@ def test_keypoints_are_counted_as_by_pycocotools_and_as_like_as_its_formula_says
         for place, (one, (x1, y1, x2, y2)) in enumerate(zip(of[0], _in_frame(of[0]).tolist(), strict=True)):
             visible = random.integers(0, 3, 17) * (place != number + 1)
             labelled = points(one) * (1, 1, 0) + np.outer(visible, (0, 0, 1))
-            box = np.array([(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1])
-            lines[-1].append(_line(0, box / (FRAME * 2), labelled / (*FRAME, 1)))
+            lines[-1].append(_line(one, _box(one), labelled / (*FRAME, 1)))
             truths.append(
                 {"id": len(truths) + 1, "image_id": number, "category_id": 1, "iscrowd": 0}
                 | {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": 0.53 * (x2 - x1) * (y2 - y1)}
@@ -649,8 +630,7 @@ size_wh = [{INPUT[0]}, {INPUT[1]}]
 {more}
 """
     toml = write_project(folder / "project", text, model, labels="".join(f"{label}\n" for label in labels), pictures=0)
-    data = _data(folder / "data", [[]] * len(truths), 0)
-    (data / "a.json").unlink()
+    data = _pictures(folder / "data", len(truths))
     name, column = ("texts.csv", "text") if task == "text" else ("labels.csv", "class_id")
     rows = [f'{number}.png,"{truth}"' for number, truth in enumerate(truths)]
     (data / name).write_text("\n".join([f"file,{column}", *rows]) + "\n")

@@ -321,19 +321,13 @@ def test_labels_are_matched_by_text() -> None:
     assert align_labels(["traffic_light"], ["Traffic  light"]).tolist() == [0]
     long, short = ["n01440764 tench, Tinca tinca", "n01443537 goldfish"], ["n01443537", "n01440764"]
     assert align_labels(["goldfish", "tench"], long).tolist() == align_labels(long, short).tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("others", "renamed", "expected"),
-    [
+    for others, renamed, refused in (
         (["a", "bb", "z"], {}, r"2 of 3 .* \('b', 'c'\)"),
         (["a", "b", "c"], {"d": "a"}, r"teacher.labels: 'd' is no label of this model"),
         (["a", "b", "c"], {"a": "cat"}, r"teacher.labels: 'cat' is no label of the teacher"),
-    ],
-)
-def test_labels_that_cannot_be_matched_are_named(others: list[str], renamed: dict[str, str], expected: str) -> None:
-    with pytest.raises(ModelError, match=expected):
-        align_labels(["a", "b", "c"], others, renamed)
+    ):
+        with pytest.raises(ModelError, match=refused):
+            align_labels(["a", "b", "c"], others, renamed)
 
 
 # Intervals: as wide as scipy has them, paired, and as often about the truth as they say.
@@ -367,13 +361,12 @@ def test_a_difference_is_paired() -> None:
     assert found.high - found.low < alone.high - alone.low
 
 
-@pytest.mark.parametrize(("lost", "noise"), [(0, True), (2, True), (20, False), (-20, False)])
-def test_noise_is_a_difference_whose_interval_holds_zero(lost: int, noise: bool) -> None:
-    other = RIGHT.copy()
-    other[np.flatnonzero((lost > 0) == RIGHT)[: abs(lost)]] = lost < 0
-    found = difference_of(other, RIGHT)
-    assert found.value == pytest.approx(-lost / 300)
-    assert found.contains_zero is noise
+def test_noise_is_a_difference_whose_interval_holds_zero() -> None:
+    for lost, noise in ((0, True), (2, True), (20, False), (-20, False)):
+        other = RIGHT.copy()
+        other[np.flatnonzero((lost > 0) == RIGHT)[: abs(lost)]] = lost < 0
+        found = difference_of(other, RIGHT)
+        assert (found.value, found.contains_zero) == (pytest.approx(-lost / 300), noise)
 
 
 def test_a_ratio_of_sums() -> None:
@@ -391,10 +384,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 
 def test_an_interval_holds_its_figure_and_stays_where_a_figure_can_be() -> None:
-    above = interval_of(np.concatenate([[0.02], np.linspace(0.05, 0.15, 1000)]), (0.0, 1.0))
-    assert (above.low, above.high) == (0.0, 0.02)
-    below = interval_of(np.concatenate([[0.98], np.linspace(0.85, 0.95, 1000)]), (0.0, 1.0))
-    assert (below.low, below.high) == (0.98, 1.0)
+    for value, draws, expected in ((0.02, (0.05, 0.15), (0.0, 0.02)), (0.98, (0.85, 0.95), (0.98, 1.0))):
+        found = interval_of(np.concatenate([[value], np.linspace(*draws, 1000)]), (0.0, 1.0))
+        assert (found.low, found.high) == expected
 
 
 def test_a_difference_stays_where_one_can_be() -> None:
