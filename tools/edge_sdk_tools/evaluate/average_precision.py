@@ -173,12 +173,9 @@ class AveragePrecision:
         class_ids = np.concatenate([j.class_ids for j in judged])
         right = np.concatenate([j.right for j in judged])
         counts = ~np.concatenate([j.ignored for j in judged])
-        wanted = np.concatenate([j.wanted_class_ids for j in judged])
-        self.class_ids, places = np.unique(wanted, return_inverse=True)
-        self._wanted = np.zeros((len(self.class_ids), len(judged)))
-        np.add.at(
-            self._wanted, (places, np.repeat(np.arange(len(judged)), [len(j.wanted_class_ids) for j in judged])), 1
-        )
+        wanted = [j.wanted_class_ids for j in judged]
+        self.class_ids = np.unique(np.concatenate(wanted))
+        self._wanted = np.array([(ids == self.class_ids[:, None]).sum(axis=1) for ids in wanted], np.float64).T
         self._classes = []
         for class_id in self.class_ids:
             mine = (class_ids == class_id).nonzero()[0]

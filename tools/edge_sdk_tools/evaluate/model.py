@@ -235,19 +235,16 @@ def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
     spec, output = subject.spec, outputs[0]
     if not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
-    if spec.decoder.startswith("sigmoid"):
-        if spec.decoder == "sigmoid" and not bool(((output >= 0) & (output <= 1)).all()):
-            raise ModelError('decoder: the outputs are no probabilities; set decoder = "sigmoid_logits"')
-        return
     if TRAITS[spec.task].is_of_whole_picture:
-        are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
-        if spec.decoder == "logits" and are_probabilities:
-            raise ModelError('decoder: the outputs are probabilities already (they sum to 1); set decoder = "softmax"')
-        if spec.decoder == "softmax" and not are_probabilities:
-            total = float(output.sum())
-            raise ModelError(
-                f'decoder: the outputs are no probabilities (they sum to {total:.3g}); set decoder = "logits"'
-            )
+        total, are_shares = float(output.sum()), bool(((output >= 0) & (output <= 1 + _PROBABILITY_SLACK)).all())
+        sum_to_1 = are_shares and abs(total - 1) < _PROBABILITY_SLACK
+        is_wrong, why, instead = {
+            "sigmoid": (not are_shares, "no probabilities", "sigmoid_logits"),
+            "logits": (sum_to_1, "probabilities already (they sum to 1)", "softmax"),
+            "softmax": (not sum_to_1, f"no probabilities (they sum to {total:.3g})", "logits"),
+        }.get(spec.decoder, (False, "", ""))
+        if is_wrong:
+            raise ModelError(f'decoder: the outputs are {why}; set decoder = "{instead}"')
     decoder = decoder_of(spec)
     if (axis := decoder.box_axis) is not None and not decoder.reads_all and len(outputs) == 1:
         scores = np.moveaxis(output, axis, -1)[..., 4 : 4 + len(subject.labels)]
