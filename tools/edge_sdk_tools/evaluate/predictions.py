@@ -130,16 +130,13 @@ def look_at(
 
     with ThreadPoolExecutor(jobs) as threads:
         try:
-            values = list(threads.map(look, range(len(images))))
+            values = dict(enumerate(threads.map(look, range(len(images)))))
         except BaseException:
             threads.shutdown(wait=True, cancel_futures=True)
             raise
-    seen = [(i, value) for i, value in enumerate(values) if not isinstance(value, Skipped)]
-    return Seen(
-        tuple(i for i, _ in seen),
-        tuple(value for _, value in seen),
-        tuple(value for value in values if isinstance(value, Skipped)),
-    )
+    skipped = tuple(value for value in values.values() if isinstance(value, Skipped))
+    seen = {index: value for index, value in values.items() if not isinstance(value, Skipped)}
+    return Seen(tuple(seen), tuple(seen.values()), skipped)
 
 
 def _look(look: Look[T], index: int, file: ImageFile) -> T | Skipped:
