@@ -144,7 +144,7 @@ def test_damaged_files_never_get_past_the_process(tmp_path: Path) -> None:
 _LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=200)
 _PROGRAM = """
 import os, sys, time
-from edge_sdk_tools.check import sandbox as limited
+from edge_sdk.inference import trial as limited
 from edge_sdk_tools.check.sandbox import read_request, write_answer
 {before}
 request = read_request().decode()

@@ -50,7 +50,8 @@ def test_which_versions_a_kernel_implements() -> None:
 
 @pytest.mark.parametrize("domain", ["", "ai.onnx"])
 def test_what_becomes_of_a_node_in_1_20_1_was_seen_in_the_real_one(domain: str) -> None:
-    kernels = operators.CpuKernels(operators.kernel_table("1.20.1"))
+    table = operators.kernel_table("1.20.1")
+    assert table is not None
     for operator, element, opset, kind in (
         ("Relu", "float", 17, "runs"),
         ("Relu", "float16", 17, "casts"),
@@ -65,7 +66,7 @@ def test_what_becomes_of_a_node_in_1_20_1_was_seen_in_the_real_one(domain: str) 
     ):
         values = {name: Value(element, (1, 8, 8, 2)) for name in ("x", "y")} if element else {}
         node = helper.make_node(operator, ["x"], ["y"], domain=domain)
-        assert kernels.judge(node, values, {"": opset}).kind == kind, operator
+        assert table.judge(node, values, {"": opset}).kind == kind, operator
 
 
 def test_an_operator_of_other_opsets_only() -> None:
@@ -73,7 +74,7 @@ def test_an_operator_of_other_opsets_only() -> None:
     kernels = {"ai.onnx": {"Relu": (operators.Kernel(13, None, {"T": "float"}),)}}
     table = operators.KernelTable(onnxruntime="1.0.0", max_opset=21, max_ir_version=10, type_sets={}, kernels=kernels)
     node = helper.make_node("Relu", ["x"], ["y"], name="r")
-    verdict, runs = (operators.CpuKernels(table).judge(node, {}, {"": opset}) for opset in (17, 13))
+    verdict, runs = (table.judge(node, {}, {"": opset}) for opset in (17, 13))
     assert (verdict.kind, runs.kind) == ("version", "runs")
     [finding] = operators.check_kernels([(node, verdict)], "ONNX Runtime 1.0.0", 17)
     assert finding.what == "node 'r': ONNX Runtime 1.0.0's CPU provider has Relu, but not as opset 17 defines it"

@@ -37,7 +37,7 @@ def test_every_fourth_image_is_held_out(tmp_path: Path, count: int, kept: int, h
 def test_spread_takes_first_and_last(tmp_path: Path) -> None:
     images = find_images([write_pictures(tmp_path, 9)])
     assert [i.path.stem for i in images.spread(3).images] == ["000", "004", "008"]
-    assert images.spread(20) is images
+    assert images.spread(20) == images
 
 
 def test_an_image_that_goes_away_is_an_error(tmp_path: Path) -> None:
@@ -82,7 +82,10 @@ def test_a_damaged_image_is_found_by_decoding_it_or_when_it_is_read(tmp_path: Pa
     data = (write_pictures(tmp_path, 2) / "000.png").read_bytes()
     (tmp_path / "000.png").write_bytes(data[: len(data) // 2])
     decoded = find_images([tmp_path])
-    assert ([i.path.name for i in decoded.images], decoded.unreadable) == (["001.png"], (tmp_path / "000.png",))
+    assert ([i.path.name for i in decoded.images], [one.path for one in decoded.skipped]) == (
+        ["001.png"],
+        [tmp_path / "000.png"],
+    )
     looked_at = find_images([tmp_path], decode=False)
     assert looked_at.skipped == ()
     assert "000.png: cannot be decoded" in refusal(DataError, looked_at.images[0].read)
@@ -106,7 +109,7 @@ def test_truths_stay_with_their_images(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "004.png").unlink()
     assert _ids(dataset.spread(3)) == [("000", 0), ("004", 4), ("008", 8)]
-    assert dataset.spread(9) is dataset
+    assert dataset.spread(9) == dataset
     assert _ids(dataset.without(find_images([tmp_path / "b"]))) == [("004", 4)]
     assert _ids(dataset.picked([8, 1])) == [("008", 8), ("001", 1)]
     assert len(dataset) == 9

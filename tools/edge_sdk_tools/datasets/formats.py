@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -42,9 +43,7 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
     """Tell whether one folder at least bears the name of a class, or a WordNet id; `day` and `night` do not."""
     here = [path.name for path in subfolders(folder)]
-    return any(
-        names.find(name) or names_of(name).synset or (_is_number(name) and int(name) < len(names)) for name in here
-    )
+    return any(names.find(n) or names_of(n).synset or (_is_number(n) and int(n) < len(names)) for n in here)
 
 
 def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
@@ -88,7 +87,7 @@ def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
     found: dict[Path, ClassTruth] = {}
     for where, column, file, text in _csv_rows(folder, LABELS_CSV, "class_id", "label"):
         value = text.strip()
-        class_id = names.class_id(value, where) if column == "label" else _csv_class_id(value, names, where)
+        class_id = names.class_id(value, where) if column == "label" else _numbered(value, names, where, column)
         if found.setdefault(file, ClassTruth(class_id)).class_id != class_id:
             raise DataError(
                 f"{where}: {shown(file.name)} has class {class_id} here and {found[file].class_id} above; keep one line"
@@ -118,11 +117,11 @@ def _csv_rows(folder: Path, name: str, *columns: str) -> Iterator[tuple[str, str
                 found = f"has {len(row)} column{'s' if len(row) > 1 else ''}"
                 what = f"a {columns[-1]} with commas needs quotes"
                 raise DataError(f"{where}: {found}, expected 2: file,{column}; {what}")
-            file = listed_file(row[0].strip(), [folder], where)
+            wanted = row[0].strip()
+            file = listed_file(wanted, [folder], where)
             if file is None:
-                raise DataError(
-                    f"{where}: no file {shown(row[0].strip())} in {folder}; take the line out or copy the image there"
-                )
+                what = f"no file {shown(wanted)} in {folder}"
+                raise DataError(f"{where}: {what}; take the line out or copy the image there")
             yield where, column, file, row[1]
     except csv.Error as cause:
         raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
@@ -130,10 +129,11 @@ def _csv_rows(folder: Path, name: str, *columns: str) -> Iterator[tuple[str, str
         raise DataError(f"{path}: no images in it, expected one a line after the header")
 
 
-def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
-    class_id = whole_number(value)
+def _numbered(text: str, names: ClassNames, where: str, key: str) -> int:
+    """Return the class id that a text is; raise a DataError where it is none of the model's."""
+    class_id = whole_number(text)
     if class_id is None:
-        raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
+        raise DataError(f"{where}: {key} is {shown(text)}, expected a whole number from 0 to {len(names) - 1}")
     return names.checked(class_id, where)
 
 
@@ -150,11 +150,6 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
     file_name: str
     width: float | None = None
     height: float | None = None
-
-    @property
-    def size_wh(self) -> tuple[int, int] | None:
-        """Width and height in pixels; None where the file lacks one of them."""
-        return (int(self.width), int(self.height)) if self.width and self.height else None
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
@@ -225,10 +220,7 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
     """Read a COCO file, or the one in a folder."""
     path = _the_file(path)
     coco = read_coco_file(path)
-    rows = _rows_by_image(coco, path)
-    boxes_xyxy = _boxes(coco, path)
-    class_ids = _class_ids(coco, names, path)
-    crowd = np.array([bool(a.iscrowd) for a in coco.annotations], np.bool_)
+    objects = _objects_by_image(coco, names, path)
     folders = image_folders(path)
     found, skipped = [], []
     for index, image in enumerate(coco.images):
@@ -236,8 +228,8 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
         if file is None:
             skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
             continue
-        of = rows[image.id]
-        found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), image.size_wh))
+        size_wh = (int(image.width), int(image.height)) if image.width and image.height else None
+        found.append(Found(file, _box_truth(objects[image.id], relative=False), size_wh))
     if not found:
         searched = ", ".join(map(str, folders))
         where = f"none of its {len(skipped)} images is there, looked in {searched}; put them into one of these"
@@ -255,50 +247,56 @@ def _the_file(path: Path) -> Path:
     return files[0]
 
 
-def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
-    rows: dict[int | str, list[int]] = {}
+class _Object(NamedTuple):
+    """One object; its box may be around many (`is_crowd`). Outline and keypoints are as in `BoxTruth`."""
+
+    box_xyxy: tuple[float, ...]
+    class_id: int
+    is_crowd: bool = False
+    outline: NDArray[np.float64] | None = None
+    keypoints: NDArray[np.float64] | None = None
+
+
+def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int | str, list[_Object]]:
+    """Return the objects of each image, in pixels; categories that are not used need not be classes of the model."""
+    objects: dict[int | str, list[_Object]] = {}
     for index, image in enumerate(coco.images):
-        if image.id in rows:
+        if image.id in objects:
             raise DataError(f"{path}: images[{index}].id is {shown(image.id)}, which another image has too")
-        rows[image.id] = []
-    for index, annotation in enumerate(coco.annotations):
-        if annotation.image_id not in rows:
-            raise DataError(
-                f"{path}: annotations[{index}].image_id is {shown(annotation.image_id)}, expected the id of an image"
-            )
-        rows[annotation.image_id].append(index)
-    return rows
-
-
-def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
-    """Return the boxes of all annotations: float64 (N, 4), x1, y1, x2, y2 in pixels."""
-    boxes = np.array([a.bbox for a in coco.annotations], np.float64).reshape(-1, 4)
-    with np.errstate(over="ignore"):
-        xyxy = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
-    wrong = np.flatnonzero((boxes[:, 2:] < 0).any(axis=1) | ~np.isfinite(xyxy).all(axis=1))
-    if wrong.size:
-        raise DataError(
-            f"{path}: annotations[{wrong[0]}].bbox is {boxes[wrong[0]].tolist()}, expected x, y, width and height in "
-            "pixels, width and height 0 or more"
-        )
-    return xyxy
-
-
-def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
-    """Return the class id of each annotation, int64 (N,); unused categories need not be classes of the model."""
+        objects[image.id] = []
     categories = {category.id: category.name for category in coco.categories}
     beside = [categories[used] for used in {a.category_id for a in coco.annotations} if used in categories]
     class_ids: dict[int, int] = {}
-    for index, annotation in enumerate(coco.annotations):
-        used = annotation.category_id
+    for index, a in enumerate(coco.annotations):
+        where, used, (x, y, width, height) = f"{path}: annotations[{index}]", a.category_id, a.bbox
+        box_xyxy = x, y, x + width, y + height
+        if a.image_id not in objects:
+            raise DataError(f"{where}.image_id is {shown(a.image_id)}, expected the id of an image")
+        if min(width, height) < 0 or not all(map(math.isfinite, box_xyxy)):
+            expected = "expected x, y, width and height in pixels, width and height 0 or more"
+            raise DataError(f"{where}.bbox is {list(a.bbox)}, {expected}")
+        if used not in categories:
+            raise DataError(
+                f"{where}.category_id is {used}, expected the id of one of its {len(categories)} categories"
+            )
         if used not in class_ids:
-            if used not in categories:
-                raise DataError(
-                    f"{path}: annotations[{index}].category_id is {used}, expected the id of one of its "
-                    f"{len(categories)} categories"
-                )
             class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
-    return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
+        objects[a.image_id].append(_Object(box_xyxy, class_ids[used], bool(a.iscrowd)))
+    return objects
+
+
+def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
+    outlines = tuple(one.outline for one in objects if one.outline is not None)
+    keypoints = tuple(one.keypoints for one in objects if one.keypoints is not None)
+    are_alike = len(keypoints) == len(objects) and len(set(map(len, keypoints))) < 2
+    return BoxTruth(
+        np.array([one.box_xyxy for one in objects], np.float64).reshape(-1, 4),
+        np.array([one.class_id for one in objects], np.int64),
+        np.array([one.is_crowd for one in objects], np.bool_),
+        relative,
+        outlines if len(outlines) == len(objects) else None,
+        keypoints if are_alike else None,
+    )
 
 
 def read_masks(folder: Path, names: ClassNames) -> Labelled:
@@ -306,26 +304,12 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
     Of a mask only the header is read; `MaskTruth.read` reads the rest.
     """
-    masks = _by_name(folder / MASKS, ".png")
-    found, skipped, wanted = [], [], set()
-    for path in filter(is_candidate, files_below(folder / IMAGES)):
-        name = path.relative_to(folder / IMAGES).with_suffix("")
-        mask = masks.get(name)
-        if mask is None:
-            skipped.append(Skipped(path, f"no mask of this name in {MASKS}/"))
-        else:
-            wanted.add(name)
-            found.append(Found(path, MaskTruth(mask, len(names)), mask_size(mask)))
+    pairs, lonely = _pairs(folder, MASKS, ".png")
+    found = [Found(path, MaskTruth(mask, len(names)), mask_size(mask)) for path, mask in pairs if mask]
+    skipped = [Skipped(path, f"no mask of this name in {MASKS}/") for path, mask in pairs if not mask]
     if skipped and not found:
         raise DataError(f"{folder}: not one image has a mask, expected {MASKS}/NAME.png for {IMAGES}/NAME.jpg")
-    lonely = [mask for name, mask in masks.items() if name not in wanted]
-    return Labelled(found, (*skipped, *(Skipped(mask, f"no image of this name in {IMAGES}/") for mask in lonely)))
-
-
-def _by_name(folder: Path, suffix: str) -> dict[Path, Path]:
-    """Return the files below a folder with this suffix by their paths in it, without the suffix."""
-    files = (path for path in files_below(folder) if path.suffix.lower() == suffix)
-    return {path.relative_to(folder).with_suffix(""): path for path in files}
+    return Labelled(found, (*skipped, *lonely))
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
@@ -334,74 +318,60 @@ _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it 
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
+def _pairs(folder: Path, beside: str, suffix: str) -> tuple[list[tuple[Path, Path | None]], tuple[Skipped, ...]]:
+    """Return each image with the file of its name in the folder `beside` its own, and the files there without one."""
+    files = {path.relative_to(folder / beside): path for path in files_below(folder / beside)}
+    files = {name.with_suffix(""): path for name, path in files.items() if path.suffix.lower() == suffix}
+    images = {path: path.relative_to(folder / IMAGES).with_suffix("") for path in files_below(folder / IMAGES)}
+    pairs = [(path, files.get(name)) for path, name in images.items() if is_candidate(path)]
+    lonely = set(files.values()) - {path for _, path in pairs}
+    return pairs, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in sorted(lonely))
+
+
 def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place."""
-    labels = _by_name(folder / LABELS, ".txt")
-    images = [path for path in files_below(folder / IMAGES) if is_candidate(path)]
-    named = [(path, path.relative_to(folder / IMAGES).with_suffix("")) for path in images]
-    found = [Found(path, _read_boxes(labels.get(name), names)) for path, name in named]
-    wanted = {name for _, name in named}
-    if images and not wanted & labels.keys():
-        raise DataError(
-            f"{folder}: none of {len(labels)} files in {LABELS}/ belongs to an image, expected {LABELS}/NAME.txt for "
-            f"{IMAGES}/NAME.jpg"
-        )
-    lonely = [path for name, path in labels.items() if name not in wanted and path.name != _LIST_OF_CLASSES]
-    return Labelled(found, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in lonely))
+    pairs, lonely = _pairs(folder, LABELS, ".txt")
+    if pairs and not any(label for _, label in pairs):
+        expected = f"expected {LABELS}/NAME.txt for {IMAGES}/NAME.jpg"
+        raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
+    found = [Found(path, _read_boxes(label, names)) for path, label in pairs]
+    return Labelled(found, tuple(one for one in lonely if one.path.name != _LIST_OF_CLASSES))
 
 
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
     """Return the objects of one image; without a file there are none."""
     lines = read_text(path).split("\n") if path else []
-    rows = [_row(line.split(), names, f"{path}: line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
-    outlines = [row.points for row in rows if row.kind == "polygon"]
-    keypoints = [row.points for row in rows if row.kind == "keypoints"]
-    return BoxTruth(
-        np.array([row.box_xyxy for row in rows], np.float64).reshape(-1, 4),
-        np.array([row.class_id for row in rows], np.int64),
-        np.zeros(len(rows), np.bool_),
-        relative=True,
-        outlines=tuple(outlines) if len(outlines) == len(rows) else None,
-        keypoints=tuple(keypoints) if len(keypoints) == len(rows) and len(set(map(len, keypoints))) < 2 else None,
-    )
+    numbered = [(f"{path}: line {n}", line.split()) for n, line in enumerate(lines, start=1)]
+    return _box_truth([_object(fields, names, where) for where, fields in numbered if fields], relative=True)
 
 
-class _Row(NamedTuple):
-    """One line: `points` are a polygon, float64 (points, 2), or keypoints, (K, 3), or none where it is a box."""
-
-    class_id: int
-    box_xyxy: NDArray[np.float64]
-    kind: Literal["box", "polygon", "keypoints"]
-    points: NDArray[np.float64]
-
-
-def _row(fields: Sequence[str], names: ClassNames, where: str) -> _Row:
-    """Read one line, whose coordinates are 0-1."""
+def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
+    """Return the object of one line, whose coordinates are 0-1."""
     numbers = [finite_number(field) for field in fields[1:]]
-    class_id = whole_number(fields[0])
-    if class_id is None:
-        raise DataError(f"{where}: class is {shown(fields[0])}, expected a whole number from 0 to {len(names) - 1}")
+    class_id = _numbered(fields[0], names, where, "class")
     if None in numbers:
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
     values = np.array(numbers, np.float64)
-    points, width = np.empty((0, 3)), _width_of_keypoints(values, names.keypoints, where)
-    names.checked(class_id, where)
+    width = _width_of_keypoints(values, names.keypoints, where)
     if len(values) > 4 and not width:
-        points = values.reshape(-1, 2)
-        if len(points) > _MOST_POINTS:
-            raise DataError(f"{where}: a polygon of {len(points)} points, expected {_MOST_POINTS} or less; simplify it")
-        return _Row(class_id, _extent(points, "the polygon", where).ravel(), "polygon", points.clip(0, 1))
+        outline = values.reshape(-1, 2)
+        if len(outline) > _MOST_POINTS:
+            raise DataError(
+                f"{where}: a polygon of {len(outline)} points, expected {_MOST_POINTS} or less; simplify it"
+            )
+        return _Object(_extent(outline, "the polygon", where), class_id, outline=outline.clip(0, 1))
     middle, size = values[:2], values[2:4]
     if size.min() < 0:
         raise DataError(f"{where}: the box is {size[0]:g} wide and {size[1]:g} high, expected 0 or more")
     with np.errstate(over="ignore"):
-        box = _extent(np.stack([middle - size / 2, middle + size / 2]), "the box", where)
-    if width:
-        points = np.pad(values[4:].reshape(-1, width), [(0, 0), (0, 3 - width)], constant_values=1)
-        points[:, 2] = points[:, 2] > 0
-        if points[:, 2].any():
-            _extent(points[points[:, 2] > 0, :2], "the keypoints", where)
-    return _Row(class_id, box.ravel(), "keypoints" if width else "box", points)
+        box_xyxy = _extent(np.stack([middle - size / 2, middle + size / 2]), "the box", where)
+    if not width:
+        return _Object(box_xyxy, class_id)
+    points = np.pad(values[4:].reshape(-1, width), [(0, 0), (0, 3 - width)], constant_values=1)
+    points[:, 2] = points[:, 2] > 0
+    if points[:, 2].any():
+        _extent(points[points[:, 2] > 0, :2], "the keypoints", where)
+    return _Object(box_xyxy, class_id, keypoints=points)
 
 
 def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> int:
@@ -424,8 +394,8 @@ def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> 
     return 0
 
 
-def _extent(points: NDArray[np.float64], what: str, where: str) -> NDArray[np.float64]:
-    """Return the first and last x and y of float64 (N, 2), cut to 0-1: float64 (2, 2)."""
+def _extent(points: NDArray[np.float64], what: str, where: str) -> tuple[float, ...]:
+    """Return the box around float64 (N, 2), cut to 0-1."""
     ends = np.stack([points.min(axis=0), points.max(axis=0)])
     if ends.min() < -_OVERSHOOT or ends.max() > 1 + _OVERSHOOT:
         (left, top), (right, bottom) = ends.tolist()
@@ -434,7 +404,7 @@ def _extent(points: NDArray[np.float64], what: str, where: str) -> NDArray[np.fl
             f"{where}: {what} {verb} from {left:.4g}, {top:.4g} to {right:.4g}, {bottom:.4g}, expected 0 to 1, as "
             "parts of the image's width and height"
         )
-    return ends.clip(0, 1)
+    return tuple(ends.clip(0, 1).ravel().tolist())
 
 
 class LabelFormat(NamedTuple):
@@ -446,20 +416,20 @@ class LabelFormat(NamedTuple):
     read: Callable[[Path, ClassNames], Labelled]
 
 
-def _has_folders(folder: Path, *names: str) -> bool:
-    return all(is_folder(folder / name) for name in names)
+def _has_file(name: str) -> Callable[[Path, ClassNames], bool]:
+    return lambda folder, _: is_file(folder / name)
+
+
+def _has_folder(name: str) -> Callable[[Path, ClassNames], bool]:
+    return lambda folder, _: is_folder(folder / IMAGES) and is_folder(folder / name)
 
 
 FORMATS: dict[Format, LabelFormat] = {
-    "labels.csv": LabelFormat("classes", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv),
-    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, lambda folder, _: is_file(folder / TEXTS_CSV), read_texts_csv),
+    LABELS_CSV: LabelFormat("classes", LABELS_CSV, _has_file(LABELS_CSV), read_labels_csv),
+    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, _has_file(TEXTS_CSV), read_texts_csv),
     "class folders": LabelFormat("classes", "a folder a class", are_class_folders, read_class_folders),
     "coco": LabelFormat("boxes", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
-    "yolo": LabelFormat(
-        "boxes", "images/ beside labels/", lambda folder, _: _has_folders(folder, IMAGES, LABELS), read_yolo
-    ),
-    "masks": LabelFormat(
-        "masks", "images/ beside masks/", lambda folder, _: _has_folders(folder, IMAGES, MASKS), read_masks
-    ),
+    "yolo": LabelFormat("boxes", "images/ beside labels/", _has_folder(LABELS), read_yolo),
+    "masks": LabelFormat("masks", "images/ beside masks/", _has_folder(MASKS), read_masks),
 }
 """All formats, in the order in which they are tried."""
