@@ -39,7 +39,7 @@ def write(dataset: Dataset, folder: Path) -> Path:
             width, height = image.size_wh
             rows = [
                 f"{c} {(x1 + x2) / 2 / width} {(y1 + y2) / 2 / height} {(x2 - x1) / width} {(y2 - y1) / height}\n"
-                for c, (x1, y1, x2, y2) in zip(truth.class_ids, truth.in_pixels(image.size_wh), strict=True)
+                for c, (x1, y1, x2, y2) in zip(truth.class_ids, truth.in_pixels(image.size_wh).boxes_xyxy, strict=True)
             ]
             (folder / "labels").mkdir(exist_ok=True)
             (folder / "labels" / f"{image.path.stem}.txt").write_text("".join(rows))

@@ -195,9 +195,13 @@ def _table(
         return ("", f"{model} [95 %]"), [(f.name, _with_interval(f)) for f in figures]
     columns = ("", f"{model} [95 %]", reference, "difference [95 %]")
     return columns, [
-        (f.name, _with_interval(f), _value(f, f.reference.value), points_of(f.difference))
+        (
+            f.name,
+            _with_interval(f),
+            _value(f, f.reference.value) if f.reference else "–",
+            points_of(f.difference) if f.difference else "–",
+        )
         for f in figures
-        if f.reference is not None and f.difference is not None
     ]
 
 

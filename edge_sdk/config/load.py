@@ -1,9 +1,10 @@
 """Read a configuration file; report all its errors at once, one line each, and never a secret.
 
 `read_config` parses the file, removes passwords that should not be there, gives each pipeline what [defaults] says,
-converts the result to `Config` and finds keys that contradict each other. `read_secret` reads a password from where the
-file says that it is, each time it is called. `broker_config_of` reads the tables about a broker that a Python program
-passes; `mqtt_settings_of` and `outbox_settings_of` make the publisher's settings from such tables.
+finds wrong values and keys that contradict each other, and if there are none converts the document to `Config`.
+`read_secret` reads a password from where the file says that it is, each time it is called. `broker_config_of` reads the
+tables about a broker that a Python program passes; `mqtt_settings_of` and `outbox_settings_of` make the publisher's
+settings from such tables.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +25,7 @@ from edge_sdk.config.schema import (
     TLS_KEYS,
     BrokerConfig,
     Config,
+    Defaults,
     DeviceConfig,
     MqttConfig,
     PipelineConfig,
@@ -35,13 +37,14 @@ from edge_sdk.core.logs import counted
 from edge_sdk.core.toml import (
     convert,
     entry_label,
+    entry_labels,
     first_lines,
+    loose,
     nearest,
     problems,
     read_document,
     shown,
     value_problems,
-    without_problems,
 )
 from edge_sdk.messages.schema import SNAPSHOTS, Channel, check_name
 from edge_sdk.outbox.event import OutboxConfig, OutboxSettings
@@ -91,22 +94,10 @@ def read_config(path: Path) -> Config:
         expected = f"expected version = {CONFIG_VERSION} at the top, above the first [table]"
         raise ConfigError(f"{path}: version is {given_version}, {expected}; a newer one needs a newer edge-sdk")
     found: list[str] = []
-    public = _without_secrets(document, "", found)
-    try:
-        config = convert(_with_defaults(public), Config, path.parent)
-    except msgspec.ValidationError:
-        # Values that are wrong by themselves, or else those that are wrong beside the values of [defaults].
-        wrong = first_lines(
-            chain(
-                found,
-                first_lines(problems(public, Config)) or problems(_with_defaults(public), Config),
-                _broken_rules_beside(_with_defaults(public), path.parent),
-            )
-        )
-    else:
-        wrong = first_lines(chain(found, _broken_rules(config)))
-    if wrong:
+    public = _with_defaults(_without_secrets(document, "", found))
+    if wrong := first_lines(chain(found, _wrong(public, Config, _broken_rules))):
         raise ConfigError(*(f"{path}: {line}" for line in wrong))
+    config = convert(public, Config, path.parent)
     pipelines = (msgspec.structs.replace(s, source=_source(s.source, path.parent)) for s in config.pipelines)
     return msgspec.structs.replace(config, pipelines=tuple(pipelines))
 
@@ -119,13 +110,9 @@ def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
     """
     found: list[str] = []
     public = _without_secrets(_as_toml(tables), "", found)
-    wrong = first_lines(chain(found, problems(public, BrokerConfig)))
-    if not wrong:
-        config = convert(public, BrokerConfig)
-        wrong = first_lines(_broken_broker_rules(config.mqtt))
-    if wrong:
+    if wrong := first_lines(chain(found, _wrong(public, BrokerConfig, lambda config: _broker(config.mqtt)))):
         raise ConfigError("; ".join(wrong))
-    return config
+    return convert(public, BrokerConfig)
 
 
 def _as_toml(value: object) -> object:
@@ -136,7 +123,7 @@ def _as_toml(value: object) -> object:
 
 
 def _with_defaults(document: dict[str, object]) -> dict[str, object]:
-    """Return the document with the values of [defaults] in each pipeline that does not set them.
+    """Return the document with the values of [defaults], but wrong ones, in each pipeline that does not set them.
 
     A password of [defaults] is only for a source whose URL names a user, and the verification of certificates only for
     encrypted sources; a pipeline that sets one key of either group gets none of that group.
@@ -144,9 +131,12 @@ def _with_defaults(document: dict[str, object]) -> dict[str, object]:
     defaults, pipelines = document.get("defaults"), document.get("pipelines")
     if not isinstance(defaults, dict) or not isinstance(pipelines, list):
         return document
+    wrong = {place.partition(".")[0] for place in loose(defaults, Defaults)[1]}
+    keys = set(Defaults.__struct_encode_fields__) - wrong
+    right = {key: value for key, value in defaults.items() if key in keys}
     return {
         **document,
-        "pipelines": [{**_defaults_for(s, defaults), **s} if isinstance(s, dict) else s for s in pipelines],
+        "pipelines": [{**_defaults_for(s, right), **s} if isinstance(s, dict) else s for s in pipelines],
     }
 
 
@@ -161,8 +151,7 @@ def _defaults_for(pipeline: dict[str, object], defaults: dict[str, object]) -> d
 def _without_secrets(value: Any, where: str, found: list[str]) -> Any:
     """Copy a document without the passwords in it, so that no message repeats them."""
     if isinstance(value, list):
-        names = [inner.get("name") if isinstance(inner, dict) else None for inner in value]
-        places = [entry_label(f"{where}[{index}]", name) for index, name in enumerate(names)]
+        places = entry_labels(where, value)
         return [_without_secrets(inner, place, found) for inner, place in zip(value, places, strict=True)]
     if isinstance(value, dict):
         if "password" in value:
@@ -265,6 +254,9 @@ def _from_credential(name: str, where: str, what: str) -> Secret:
 # Rules that types do not express: keys that contradict each other, bad topics and bad URLs. Each yields one line for
 # each problem. They do not look at files, so named files need not exist.
 
+_Tables: TypeAlias = Any
+"""Tables as `loose` returns them: a required key may be None."""
+
 
 def broken_by_flag(table: type[msgspec.Struct], key: str, value: object) -> str:
     """Return what is wrong with the value of a key that a command-line flag gives; "" where nothing is."""
@@ -274,13 +266,22 @@ def broken_by_flag(table: type[msgspec.Struct], key: str, value: object) -> str:
     return "; ".join(found)
 
 
-def _broken_rules(config: Config) -> Iterator[str]:
+def _wrong(
+    document: object, schema: type[msgspec.Struct], broken_rules: Callable[[_Tables], Iterator[str]]
+) -> Iterator[str]:
+    """Yield a line for each problem of a document, and for each rule that it breaks with keys that are right."""
+    yield from problems(document, schema)
+    tables, wrong = loose(document, schema)
+    yield from (line for line in broken_rules(tables) if not line.startswith(tuple(wrong)))
+
+
+def _broken_rules(config: _Tables) -> Iterator[str]:
     """Yield a line for each rule that a configuration breaks."""
     yield from _names(config)
     of_defaults = [] if config.defaults is None else [*_passwords(config.defaults)]
     yield from (f"defaults.{line}" for line in of_defaults)
     if config.mqtt is not None:
-        yield from _broken_broker_rules(config.mqtt)
+        yield from _broker(config.mqtt)
     else:
         for table in ("commands", "home_assistant"):
             if getattr(config, table) is not None:
@@ -289,29 +290,21 @@ def _broken_rules(config: Config) -> Iterator[str]:
         yield from _said("home_assistant.prefix: ", check_name, "topic prefix", config.home_assistant.prefix)
     for index, pipeline in enumerate(config.pipelines):
         entry = entry_label(f"pipelines[{index}]", pipeline.camera)
-        yield from (f"{entry}: {line}" for line in _pipeline(pipeline) if line not in of_defaults)
+        place = f"{entry}: " if entry.endswith(")") else f"{entry}."
+        yield from (f"{place}{line}" for line in _pipeline(pipeline) if line not in of_defaults)
     yield from _events(config)
 
 
-def _broken_rules_beside(document: object, folder: Path) -> Iterator[str]:
-    """Yield a line for each rule between keys that a document breaks, even if some of its other values are wrong."""
-    rest, removed = without_problems(document, Config)
-    try:
-        config = convert(rest, Config, folder)
-    except msgspec.ValidationError:  # a required key is missing, or wrong
-        return
-    yield from (line for line in _broken_rules(config) if not line.startswith(tuple(removed)))
-
-
-def _broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:
+def _broker(mqtt: _Tables) -> Iterator[str]:
     """Yield a line for each rule that the table `[mqtt]` breaks."""
     yield from (f"mqtt.{line}" for of in ("", "key_") for line in _passwords(mqtt, of))
     for level in mqtt.prefix.split("/"):
         yield from _said("mqtt.prefix: ", check_name, "topic prefix", level)
     is_given = any(getattr(mqtt, key) is not None for key in PASSWORD_KEYS)
     password = Secret("-") if is_given else None
-    yield from _said("mqtt.url: ", partial(MqttSettings.parse, password=password), mqtt.url)
-    has_tls = mqtt.url.lower().startswith(("mqtts:", "wss:"))
+    if mqtt.url is not None:
+        yield from _said("mqtt.url: ", partial(MqttSettings.parse, password=password), mqtt.url)
+    has_tls = mqtt.url is None or mqtt.url.lower().startswith(("mqtts:", "wss:"))
     for key in ("ca_file", "cert_file", "key_file"):
         if getattr(mqtt, key) is not None and not has_tls:
             yield f"mqtt.{key}: it is for mqtts:// and wss:// only; write mqtts:// in mqtt.url to encrypt"
@@ -321,21 +314,34 @@ def _broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:
             yield f"mqtt.{key}: there is no certificate that it belongs to, expected cert_file beside it"
 
 
-def _names(config: Config) -> Iterator[str]:
+def _names(config: _Tables) -> Iterator[str]:
     if config.device.name is not None:
         yield from _said("device.name: ", check_name, "device", config.device.name)
     yield from _said("device.site: ", check_name, "site", config.device.site)
     first: dict[str, int] = {}
     for index, pipeline in enumerate(config.pipelines):
         before = first.setdefault(pipeline.camera, index)
-        if before != index:
+        if before != index and pipeline.camera is not None:
             both = f"pipelines[{before}] and pipelines[{index}] are both named {shown(pipeline.camera)}"
             yield f"{both}, expected a name of its own for each: their results would come on one topic"
 
 
-def _pipeline(pipeline: PipelineConfig) -> Iterator[str]:
-    yield from _said("name: ", check_name, "camera", pipeline.camera)
+def _pipeline(pipeline: _Tables) -> Iterator[str]:
+    if pipeline.camera is not None:
+        yield from _said("name: ", check_name, "camera", pipeline.camera)
     yield from _passwords(pipeline)
+    if pipeline.source is not None:
+        yield from _beside_source(pipeline)
+    if pipeline.bundle is None:
+        yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
+    if pipeline.cpu_share is not None:
+        yield from _share(pipeline.cpu_share)
+        if not pipeline.tune:
+            yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
+
+
+def _beside_source(pipeline: _Tables) -> Iterator[str]:
+    """Yield a line for each problem of a source, and for each key that does not fit it."""
     if "://" in pipeline.source:
         yield from _said("source: ", kind_of, pipeline.source)
     if line := without_slashes(pipeline.source):
@@ -347,12 +353,6 @@ def _pipeline(pipeline: PipelineConfig) -> Iterator[str]:
     for key in TLS_KEYS:
         if getattr(pipeline, key) != getattr(AS_IT_COMES, key) and not is_encrypted(pipeline.source):
             yield f"{key}: it is for rtsps:// and https:// only, and source is not encrypted"
-    if pipeline.bundle is None:
-        yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
-    if pipeline.cpu_share is not None:
-        yield from _share(pipeline.cpu_share)
-        if not pipeline.tune:
-            yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
 
 
 def _share(cpu_share: float) -> Iterator[str]:
@@ -361,7 +361,7 @@ def _share(cpu_share: float) -> Iterator[str]:
         yield f"cpu_share is {cpu_share:g}, expected {most}; 0.5 is half a core"
 
 
-def _passwords(table: MqttConfig | PipelineConfig, of: str = "") -> Iterator[str]:
+def _passwords(table: _Tables, of: str = "") -> Iterator[str]:
     """Yield the problems of one password of a table; `of` is the argument of `password_keys`."""
     places = {key: getattr(table, key) for key in password_keys(of)}
     given = [key for key, place in places.items() if place is not None]
@@ -383,7 +383,7 @@ def _said(prefix: str, check: Callable[..., object], *values: str) -> Iterator[s
         yield prefix + str(cause).removeprefix("--mqtt: ")
 
 
-def _rate(pipeline: PipelineConfig) -> Iterator[str]:
+def _rate(pipeline: _Tables) -> Iterator[str]:
     """Yield a line where the camera would be lost between two frames."""
     fps, kind = pipeline.fps, named_kind(pipeline.source)
     if fps is None or kind not in (DEVICE, PICAMERA):
@@ -397,12 +397,13 @@ def _rate(pipeline: PipelineConfig) -> Iterator[str]:
         ) + ("" if kind is DEVICE else f", or a read_timeout_s above {1 / fps:.3g}")
 
 
-def _events(config: Config) -> Iterator[str]:
+def _events(config: _Tables) -> Iterator[str]:
     """Yield a line for each contradiction between the tables about events and publishing."""
-    names = [pipeline.camera for pipeline in config.pipelines]
+    names = [pipeline.camera for pipeline in config.pipelines if pipeline.camera is not None]
+    all_named = len(names) == len(config.pipelines)
     for index, event in enumerate(config.events):
         for camera in event.cameras or ():
-            if camera not in names:
+            if all_named and camera not in names:
                 near = nearest(camera, names)
                 hint = f"did you mean {shown(near)}?" if near else f"there are {', '.join(map(shown, names))}"
                 yield f"events[{index}].cameras: {shown(camera)} is no pipeline's name; {hint}"
@@ -415,7 +416,7 @@ def _events(config: Config) -> Iterator[str]:
         yield 'publish.snapshots.on: "event", and there are no [[events]]; expected some, or on = "interval"'
 
 
-def _twice(config: Config, names: list[str]) -> Iterator[str]:
+def _twice(config: _Tables, names: list[str]) -> Iterator[str]:
     first: dict[tuple[str, str], int] = {}
     for index, event in enumerate(config.events):
         for label, camera in product(event.labels, event.cameras or names):

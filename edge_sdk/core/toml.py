@@ -21,6 +21,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -153,38 +154,53 @@ def value_problems(value: object, schema: type[msgspec.Struct], key: str) -> Ite
     return _problems(_field_of(schema, key).type, value, key)
 
 
-def without_problems(document: object, schema: type[msgspec.Struct]) -> tuple[Any, list[str]]:
-    """Return a copy of a document without its unknown keys and wrong values, and the places of what was removed.
+def loose(document: object, schema: type[msgspec.Struct]) -> tuple[Any, list[str]]:
+    """Return a document's tables with their keys as attributes, and the places of what is wrong or missing in them.
 
-    A table that lacks a required key, or whose values do not fit together, stays as it is.
+    An attribute is the value as the file has it; where that is wrong or missing, the key's default; where there is no
+    default, an empty table, an empty list or None. So rules between keys can be checked whatever `problems` says.
     """
-    removed: list[str] = []
-    return _sound(_kind_of(schema), document, "", removed), removed
+    wrong: list[str] = []
+    return _loose(_kind_of(schema), document, "", wrong), wrong
 
 
-def _sound(kind: inspect.Type, value: object, place: str, removed: list[str]) -> object:
+def _loose(kind: inspect.StructType, value: object, place: str, wrong: list[str]) -> SimpleNamespace:
+    given, table = value if isinstance(value, dict) else {}, SimpleNamespace()
+    if given is not value:
+        wrong.append(place)
+    for field in kind.fields:
+        key, inside = field.encode_name, _inside(place, field.encode_name)
+        own = _loose_value(field.type, given[key], inside, wrong) if key in given else _default_of(field)
+        if own is None and (key in given or field.required):
+            wrong.append(inside)
+            own = _default_of(field) or _nothing(field.type)
+        setattr(table, field.name, own)
+    return table
+
+
+def _loose_value(kind: inspect.Type, value: object, place: str, wrong: list[str]) -> object:
+    """Return a value, with its tables as `_loose` returns them; None if it is wrong."""
     option = next((option for option in _options(kind) if _accepts(option, value)), None)
-    if isinstance(value, list) and isinstance(option, inspect.ListType | inspect.VarTupleType):
-        labels = (inner.get("name") if isinstance(inner, dict) else None for inner in value)
-        places = [entry_label(f"{place}[{index}]", name) for index, name in enumerate(labels)]
-        return [
-            _sound(entry, inner, where, removed)
-            for entry, inner, where in zip(_entries_of(option), value, places, strict=False)
-        ]
-    if not isinstance(value, dict) or not isinstance(option, inspect.StructType):
-        return value
-    kept = {}
-    for field in option.fields:
-        if (key := field.encode_name) not in value:
-            continue
-        inside = _inside(place, key)
-        sound = _sound(field.type, value[key], inside, removed)
-        are_tables = isinstance(sound, list) and all(isinstance(inner, dict) for inner in sound)
-        if isinstance(sound, dict) or are_tables or not any(_problems(field.type, sound, inside)):
-            kept[key] = sound
-        else:
-            removed.append(inside)
-    return kept
+    if isinstance(option, inspect.StructType):
+        return _loose(option, value, place, wrong)
+    if isinstance(option, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
+        entry = next(_options(option.item_type))
+        if isinstance(entry, inspect.StructType):
+            places = entry_labels(place, value)
+            return [_loose(entry, inner, inside, wrong) for inner, inside in zip(value, places, strict=True)]
+    return None if any(_problems(kind, value, place)) else value
+
+
+def _default_of(field: inspect.Field) -> object:
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return None if default is msgspec.NODEFAULT else default
+
+
+def _nothing(kind: inspect.Type) -> object:
+    option = next(_options(kind))
+    if isinstance(option, inspect.StructType):
+        return _loose(option, {}, "", [])
+    return [] if isinstance(option, inspect.ListType | inspect.VarTupleType) else None
 
 
 def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
@@ -241,6 +257,12 @@ def entry_label(place: str, name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         return place
     return f'{place} ("{shown(name)[1:-1]}")'
+
+
+def entry_labels(place: str, entries: Iterable[object]) -> Iterator[str]:
+    """Name the entries of a list at `place`, the tables among them as `entry_label` does."""
+    for index, entry in enumerate(entries):
+        yield entry_label(f"{place}[{index}]", entry.get("name") if isinstance(entry, dict) else None)
 
 
 def nearest(given: str, choices: Collection[str]) -> str:
@@ -383,10 +405,7 @@ def _list_problems(
     kind: inspect.ListType | inspect.VarTupleType | inspect.TupleType, value: list[Any], place: str
 ) -> Iterator[str]:
     is_sound = True
-    for index, (entry, inner) in enumerate(zip(_entries_of(kind), value, strict=False)):
-        inside = f"{place}[{index}]"
-        if isinstance(inner, dict):
-            inside = entry_label(inside, inner.get("name"))
+    for entry, inner, inside in zip(_entries_of(kind), value, entry_labels(place, value), strict=False):
         for problem in _problems(entry, inner, inside):
             is_sound = False
             yield problem

@@ -100,15 +100,15 @@ def cells_of(size_wh: tuple[int, int], strides: Sequence[int]) -> Floats:
 def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the indices of the rows of bool (N, classes), C-contiguous, that contain a True: int64 (M,), ascending.
 
-    Few are True, so eight are tested at once where a row has as many: a tenth of the time of each row's maximum.
+    Few are True, so eight are tested at once: a tenth of the time of each row's maximum.
     """
-    flat, width = counts.reshape(-1), counts.shape[1]
-    if width < 8 or not len(counts):  # eight values may belong to more than two rows
-        return np.unique(np.flatnonzero(flat) // width)
-    eights = np.flatnonzero(flat[: len(flat) // 8 * 8].view(np.uint64) != 0) * 8
-    rows = np.unique(np.concatenate([eights // width, (eights + 7) // width, [len(counts) - 1]]))
-    found: NDArray[np.int64] = rows[counts[rows].any(axis=1)]
-    return found
+    flat = counts.reshape(-1)
+    end = len(flat) // 8 * 8
+    eights = np.flatnonzero(flat[:end].view(np.uint64) != 0)
+    which, place = flat[:end].reshape(-1, 8)[eights].nonzero()
+    found = np.concatenate([8 * eights[which] + place, end + np.flatnonzero(flat[end:])]) // counts.shape[1]
+    rows: NDArray[np.int64] = found[np.diff(found, prepend=-1) > 0]
+    return rows
 
 
 def best_classes(scores: Floats) -> tuple[Floats, NDArray[np.int64]]:

@@ -155,12 +155,11 @@ def _means_within(cells: Tensor, corners: Floats) -> Floats:
     low = np.clip(np.floor(corners.min(axis=1)), 0, last).astype(np.int32)
     high = np.clip(np.ceil(corners.max(axis=1)), 0, last).astype(np.int32) + 1
     inner = (corners - low[:, np.newaxis]).astype(np.int32)
-    means = np.empty(len(corners), np.float32)
-    for place, ((left, top), (right, bottom)) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
-        within = np.zeros((bottom - top, right - left), np.uint8)
-        cv2.fillPoly(within, [inner[place]], 1)
-        means[place] = cv2.mean(cells[top:bottom, left:right], within)[0]
-    return means
+    means = []
+    for (left, top), (right, bottom), points in zip(low.tolist(), high.tolist(), inner, strict=True):
+        within = cv2.fillPoly(np.zeros((bottom - top, right - left), np.uint8), [points], 1)
+        means.append(cv2.mean(cells[top:bottom, left:right], within)[0])
+    return np.array(means, np.float32)
 
 
 def _clockwise(corners: Tensor) -> Tensor:

@@ -322,10 +322,15 @@ def test_yolo(tmp_path: Path) -> None:
         ("0 .5 nan .1 .1", "'nan' is no number"),
         ("0 .5 .5 -.1 .1", "the box is -0.1 wide and 0.1 high, expected 0 or more"),
         ("0 .95 .5 .11 .1", "the box reaches from 0.895, 0.45 to 1.005, 0.55, expected 0 to 1"),
-        ("0 .1 .1 .2 .2 .3 1.1", "the box reaches from 0.1, 0.1 to 0.3, 1.1, expected 0 to 1"),
+        ("0 .1 .1 .2 .2 .3 1.1", "the polygon reaches from 0.1, 0.1 to 0.3, 1.1, expected 0 to 1"),
+        ("0 .5 .5 .1 .1 .5 1.2 2", "the keypoints reach from 0.5, 1.2 to 0.5, 1.2, expected 0 to 1"),
+        ("0" + " .1 .2" * 10_001, "a polygon of 10001 points, expected 10000 or less; simplify it"),
     ):
         file.write_text(f"0 .5 .5 .1 .1\n\n{line}\n")
         _refused(tmp_path, "detection", f"{file}: line 3: {expected}")
+    file.write_text("0 .1 .1 .2 .2 .3 .3 .4 .1")
+    with pytest.raises(DataError, match=r"line 1: has 9 numbers, expected 5 .*, or 11 or 14 with the model's 3 keyp"):
+        read_dataset(tmp_path, LABELS, "detection", keypoints=3)
     file.rename(file.with_name("other.txt"))
     _refused(tmp_path, "detection", "none of 1 files in labels/ belongs to an image, expected labels/NAME.txt for")
 

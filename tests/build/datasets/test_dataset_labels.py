@@ -178,7 +178,7 @@ def test_coco(tmp_path: Path) -> None:
     assert (first.class_ids.tolist(), first.crowd.tolist(), first.relative) == ([1, 0], [False, False], False)
     assert (second.class_ids.tolist(), second.crowd.tolist()) == ([0], [True])
     assert (third.boxes_xyxy.shape, third.boxes_xyxy.dtype) == ((0, 4), np.float64)
-    assert first.in_pixels((480, 400)) is first.boxes_xyxy
+    assert first.in_pixels((480, 400)) is first
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,9 @@ def test_yolo(tmp_path: Path) -> None:
         ("1 0.5 0.5 0.25 0.5", 1, [0.375, 0.25, 0.625, 0.75]),
         ("2.0\t.5 .5 1 1e0 ", 2, [0, 0, 1, 1]),
         ("1 0.1 0.2 0.5 0.9 0.3 0.4 -0.0005 1.0005", 1, [0, 0.2, 0.5, 1]),
+        ("0 0.5 0.5 0.25 0.5 0.4 0.4 2 0.5 0.6 1 0 0 0", 0, [0.375, 0.25, 0.625, 0.75]),
+        ("0 0.5 0.5 0.25 0.5" + " 0.4 0.4 2" * 4, 0, [0.375, 0.25, 0.625, 0.75]),
+        ("0 0.5 0.5 0.25 0.5 0.4 0.4 1 0.3 0.6 1", 0, [0.25, 0.3, 1, 1]),
     ):
         write_files(tmp_path, {"labels/000.txt": f"{line}\n\n0 .5 .5 .1 .1"})
         dataset = read_dataset(tmp_path, OBJECTS, "detection")
@@ -239,7 +242,23 @@ def test_yolo(tmp_path: Path) -> None:
         assert dataset.format == "yolo"
         assert truth.boxes_xyxy[0] == pytest.approx(box_xyxy, abs=1e-12)
         assert (truth.class_ids.tolist(), truth.crowd.tolist(), truth.relative) == ([class_id, 0], [False] * 2, True)
-        assert truth.in_pixels((48, 40))[0] == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40])
+        assert truth.in_pixels((48, 40)).boxes_xyxy[0] == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40])
+
+
+def test_yolo_lines_with_more_than_a_box(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "images", 1)
+    for lines, keypoints, outlines, points in (
+        ("0 .5 .5 1 1 .2 .4 2 0 0 0 .3 .4 1", 0, None, [[48, 80, 1], [0, 0, 0], [72, 80, 1]]),
+        ("0 .5 .5 1 1 .2 .4 .3 .4", 2, None, [[48, 80, 1], [72, 80, 1]]),
+        ("0 .5 .5 1 1 .2 .4 .3 .4", 0, [[120, 100], [240, 200], [48, 80], [72, 80]], None),
+        ("0 .5 .5 1 1 .2 .4 .3 .4\n0 .5 .5 1 1", 0, None, None),
+        ("", 0, (), ()),
+    ):
+        write_files(tmp_path, {"labels/000.txt": lines})
+        [truth] = read_dataset(tmp_path, OBJECTS, "detection", keypoints=keypoints).truths
+        truth = truth.in_pixels((240, 200))
+        for got, expected in ((truth.outlines, outlines), (truth.keypoints, points)):
+            assert got == expected or got[0] == pytest.approx(np.array(expected))
 
 
 def test_yolo_labels_lie_as_their_images_do(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -143,25 +142,12 @@ def _prototypes(_seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
     return [np.ones((8, 16, 24))]
 
 
-def _oriented(middle: Encoder) -> Encoder:
-    """Turn each object by a right angle and exchange its sides, so that its enclosing box stays the same."""
-
-    def encode(seen: Sequence[Seen], classes: int) -> list[np.ndarray]:
-        exchanged = []
-        for one in seen:
-            (x, y), (w, h) = one.centre, one.size
-            exchanged.append(one._replace(x1=x - h / 2, y1=y - w / 2, x2=x + h / 2, y2=y + w / 2))
-        return middle(exchanged, classes)
-
-    return encode
-
-
 def _no_extras(_one: Seen, _number: int) -> list[float]:
     return []
 
 
-def _right_angle(_one: Seen, _number: int) -> list[float]:
-    return [math.pi / 2]
+def _turned(_one: Seen, _number: int, angle: float = 0.0) -> list[float]:
+    return [angle]
 
 
 def _one_mask(_one: Seen, number: int) -> list[float]:
@@ -348,7 +334,7 @@ HEADS: dict[str, tuple[Encoder, str]] = {
     "yolov8": (_yolov8(_no_extras, 0), ""),
     "yolov8_pose": (_yolov8(_points, 51), "keypoints = [17, 3]"),
     "yolov8_seg": (_yolov8(_one_mask, 8, _prototypes), ""),
-    "yolov8_obb": (_oriented(_yolov8(_right_angle, 1)), ""),
+    "yolov8_obb": (_yolov8(_turned, 1), ""),
     "fastestdet": (_fastestdet, ""),
     "nanodet": (_nanodet, ""),
     "centernet": (lambda seen, classes: _maps(seen, classes, faces=False), ""),
@@ -365,7 +351,7 @@ HEADS: dict[str, tuple[Encoder, str]] = {
     "end_to_end": (_rows(_no_extras, 0), ""),
     "end_to_end_pose": (_rows(_points, 51), "keypoints = [17, 3]"),
     "end_to_end_seg": (_rows(_one_mask, 8, _prototypes), ""),
-    "end_to_end_obb": (_oriented(_rows(_right_angle, 1, box=lambda one: one.middle)), ""),
+    "end_to_end_obb": (_rows(_turned, 1, box=lambda one: one.middle), ""),
     "detr_end_to_end": (_rows(_no_extras, 0, box=lambda one: np.array(one.middle) / (INPUT * 2)), ""),
     "movenet": (_movenet, ""),
     "db": (_db, ""),
@@ -420,18 +406,30 @@ def _in_frame(seen: Sequence[Seen]) -> np.ndarray:
     return np.clip(np.array(boxes).reshape(-1, 2, 2) / SCALE, 0, FRAME).reshape(-1, 4)
 
 
-def _data(folder: Path, truths: Sequence[Sequence[Seen]], classes: int) -> Path:
-    folder.mkdir()
-    images, boxes = [], []
-    for number, objects in enumerate(truths):
+def _pictures(folder: Path, count: int) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(count):
         cv2.imwrite(str(folder / f"{number}.png"), np.full((FRAME[1], FRAME[0], 3), number, np.uint8))
-        images.append({"id": number, "file_name": f"{number}.png", "width": FRAME[0], "height": FRAME[1]})
-        for one, (x1, y1, x2, y2) in zip(objects, _in_frame(objects).tolist(), strict=True):
-            box = {"bbox": [x1, y1, x2 - x1, y2 - y1], "category_id": one.class_id, "image_id": number, "iscrowd": 0}
-            boxes.append({**box, "id": len(boxes) + 1})
-    names = [{"id": class_id, "name": "abc"[class_id]} for class_id in range(classes)]
-    (folder / "a.json").write_text(json.dumps({"images": images, "annotations": boxes, "categories": names}))
     return folder
+
+
+def _text_files(folder: Path, lines: Sequence[Sequence[str]]) -> Path:
+    """Write pictures, each with a file of its labels."""
+    _pictures(folder / "images", len(lines))
+    (folder / "labels").mkdir()
+    for number, objects in enumerate(lines):
+        (folder / "labels" / f"{number}.txt").write_text("\n".join(objects))
+    return folder
+
+
+def _line(one: Seen, *values: np.ndarray) -> str:
+    return " ".join([str(one.class_id), *(f"{value:.6f}" for value in np.concatenate([v.ravel() for v in values]))])
+
+
+def _box(one: Seen) -> np.ndarray:
+    """Centre and size, parts of the frame's."""
+    first, last = _in_frame([one]).reshape(2, 2) / FRAME
+    return np.stack([(first + last) / 2, last - first])
 
 
 @pytest.mark.parametrize("decoder", HEADS)
@@ -441,42 +439,31 @@ def test_quality_is_that_of_pycocotools(tmp_path: Path, decoder: str) -> None:
     pictures = [_objects(number, classes, twice) for number in range(PICTURES)]
     toml = _write(tmp_path / "project", decoder, [seen for _, seen in pictures], classes)
     truths = [truth for truth, _ in pictures]
-    found = evaluate(toml, _data(tmp_path / "data", truths, classes))
-
-    labelled, expected = [], []
-    for truth, seen in pictures:
-        kept = seen[:-1] if twice else seen
-        kept = [_grown(one) for one in kept] if decoder == "db" else kept
-        ids = np.array([one.class_id for one in truth]), np.array([one.class_id for one in kept])
-        labelled.append(LabelledBoxes(_in_frame(truth), ids[0], np.zeros(len(truth), np.bool_)))
-        expected.append(Boxes(_in_frame(kept), np.array([one.confidence for one in kept]), ids[1]))
-    wanted = pycocotools_of(labelled, expected)
+    lines = [[_line(one, _box(one)) for one in truth] for truth in truths]
+    found = evaluate(toml, _text_files(tmp_path / "data", lines))
+    kept = [seen[:-1] if twice else seen for _, seen in pictures]
+    kept = [[_grown(one) for one in seen] for seen in kept] if decoder == "db" else kept
+    wanted = _box_precision(list(zip(truths, kept, strict=True)))
     assert 0.1 < wanted[0] < 0.95
     assert [figure.value.value for figure in found.quality[:2]] == pytest.approx(wanted, abs=0.005)
 
 
-@pytest.mark.parametrize("decoder", POSES)
-def test_keypoints_are_as_like_as_cocos_formula_says(tmp_path: Path, decoder: str) -> None:
-    pictures = [_objects(number, 1, twice=False)[1] for number in range(PICTURES)]
-    toml = _write(tmp_path / "project", decoder, pictures, 1)
-    reference = _write(tmp_path / "reference", decoder, pictures, 1, POSES[decoder])
-    found = evaluate(toml, _data(tmp_path / "data", pictures, 1), reference=reference)
-
-    sigmas = (26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89)  # of pycocotools, thousandths
-    likeness = []
-    for x1, y1, x2, y2 in (box for seen in pictures for box in _in_frame(seen).tolist()):
-        area, square = 0.53 * (x2 - x1) * (y2 - y1), (MOVED_PX / SCALE) ** 2
-        likeness.append(np.mean([math.exp(-square / (2 * (2 * sigma / 1000) ** 2 * area)) for sigma in sigmas]))
-    values = {figure.name: figure.value.value for figure in found.agreement}
-    assert values["keypoints of those matched (OKS)"] == pytest.approx(np.mean(likeness), abs=0.005)
-    assert values["detections matched (F1)"] == 1
+def _box_precision(pictures: Sequence[tuple[Sequence[Seen], Sequence[Seen]]]) -> tuple[float, float]:
+    """Return pycocotools' mAP50-95 and mAP50 of the boxes of each picture: the true ones, and those seen."""
+    labelled, expected = [], []
+    for truth, seen in pictures:
+        ids = [np.array([one.class_id for one in of]) for of in (truth, seen)]
+        labelled.append(LabelledBoxes(_in_frame(truth), ids[0], np.zeros(len(truth), np.bool_)))
+        expected.append(Boxes(_in_frame(seen), np.array([one.confidence for one in seen]), ids[1]))
+    return pycocotools_of(labelled, expected)
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_seg", "end_to_end_seg"])
-def test_masks_are_those_of_the_whole_picture_by_pycocotools(tmp_path: Path, decoder: str) -> None:
-    """Ellipses around the true boxes are found as ellipses in the seen boxes, of which a model reports quadratic forms.
+def test_masks_are_counted_as_by_pycocotools(tmp_path: Path, decoder: str) -> None:
+    """Ellipses in the true boxes are found as ellipses in the seen boxes, of which a model reports quadratic forms.
 
-    Beside them all masks are computed plainly: weighted sums of the input's size, without the padding, to the frame.
+    Each mask is that of a plain computation, weighted sums of the input's size, without the padding, to the frame, but
+    for pixels of its outline.
     """
 
     def ellipses(seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
@@ -488,31 +475,117 @@ def test_masks_are_those_of_the_whole_picture_by_pycocotools(tmp_path: Path, dec
 
     pictures = [_objects(number, 3, twice=False) for number in range(PICTURES)]
     encode = (_rows if decoder == "end_to_end_seg" else _yolov8)(_one_mask, 8, ellipses)
-    subject = open_subject(_write(tmp_path, decoder, [seen for _, seen in pictures], 3, encode)).open()
-    truths, found, plain = [], [], []
+    toml = _write(tmp_path / "project", decoder, [seen for _, seen in pictures], 3, encode)
+    around = np.linspace(0, 2 * np.pi, 48, endpoint=False)
+    circle = np.stack([np.cos(around), np.sin(around)], axis=1)
+    subject = open_subject(toml).open()
+    truths, masks, lines = [], [], []
     for number, (truth, seen) in enumerate(pictures):
-        for one, (x1, y1, x2, y2) in zip(truth, _in_frame(truth).tolist(), strict=True):
-            drawn = np.zeros(FRAME[::-1], np.uint8)
-            cv2.ellipse(drawn, (((x1 + x2) / 2, (y1 + y2) / 2), (x2 - x1, y2 - y1), 0), 1, cv2.FILLED)
-            truths.append((number, one.class_id, 1.0, mask.encode(np.asfortranarray(drawn))))
-        for one, box, form in zip(seen, _in_frame(seen), ellipses(seen, 3)[0], strict=False):
+        boxes = _in_frame(truth).reshape(-1, 2, 2)
+        outlines = [box.mean(axis=0) + circle * (box[1] - box[0]) / 2 for box in boxes]
+        lines.append([_line(one, outline / FRAME) for one, outline in zip(truth, outlines, strict=True)])
+        for one, outline in zip(truth, outlines, strict=True):
+            truths.append((number, one.class_id, 1.0, mask.encode(np.asfortranarray(_within(outline)))))
+        found = subject(np.full((*FRAME[::-1], 3), number, np.uint8)).result
+        assert isinstance(found, Detections)
+        plain = sorted(
+            zip(seen, _in_frame(seen), ellipses(seen, 3)[0], strict=False), key=lambda one: -one[0].confidence
+        )
+        for place, (one, box, form) in enumerate(plain):
             values = cv2.resize(form.astype(np.float32), INPUT)[ABOVE : INPUT[1] - ABOVE]
             drawn = (cv2.resize(values, FRAME) > 0).astype(np.uint8)
             (left, top), (right, bottom) = np.ceil(box - 0.5).astype(int).reshape(2, 2).tolist()
             drawn[:top], drawn[bottom:], drawn[:, :left], drawn[:, right:] = 0, 0, 0, 0
-            plain.append((number, one.class_id, one.confidence, mask.encode(np.asfortranarray(drawn))))
-        got = subject(np.full((*FRAME[::-1], 3), number, np.uint8)).result
-        assert isinstance(got, Detections)
-        for place, (class_id, sure) in enumerate(zip(got.class_id.tolist(), got.confidence.tolist(), strict=True)):
-            found.append((number, class_id, sure, mask.frPyObjects(got.rle(place), *FRAME[::-1])))
-    expected = _mask_precision(truths, plain)
-    assert 0.1 < expected < 0.95
-    assert _mask_precision(truths, found) == pytest.approx(expected, abs=0.005)
-    assert len(found) == len(plain)
+            rle = mask.frPyObjects(found.rle(place), *FRAME[::-1])
+            assert mask.iou([rle], [mask.encode(np.asfortranarray(drawn))], [0]) > 0.98
+            masks.append((number, one.class_id, one.confidence, rle))
+    figures = {figure.name: figure.value.value for figure in evaluate(toml, _text_files(tmp_path / "d", lines)).quality}
+    expected = _mask_precision(truths, masks)
+    assert 0.1 < expected[0] < 0.95
+    assert (figures["mask mAP50-95"], figures["mask mAP50"]) == pytest.approx(expected, abs=0.005)
+    around_polygons = _box_precision(pictures)
+    assert (figures["mAP50-95"], figures["mAP50"]) == pytest.approx(around_polygons, abs=0.005)
 
 
-def _mask_precision(truths: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]]) -> float:
-    """Return pycocotools' mAP50-95 of masks: picture, class, confidence, RLE."""
+@pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])
+def test_oriented_boxes_are_counted_as_pycocotools_counts_their_polygons(tmp_path: Path, decoder: str) -> None:
+    fine = 8  # parts of a pixel
+
+    def smaller(one: Seen) -> Seen:
+        (x, y), (w, h) = one.centre, one.size
+        return one._replace(x1=x - 0.4 * w, y1=y - 0.4 * h, x2=x + 0.4 * w, y2=y + 0.4 * h)
+
+    def corners(one: Seen, angle: float) -> np.ndarray:
+        return (cv2.boxPoints((one.centre, one.size, math.degrees(angle))) - (0, ABOVE)) / SCALE
+
+    def rle(one: Seen, angle: float) -> Any:
+        points = (corners(one, angle) * fine).ravel().tolist()
+        return mask.frPyObjects([points], FRAME[1] * fine, FRAME[0] * fine)[0]
+
+    turned = partial(_turned, angle=0.2)
+    encode = _rows(turned, 1, box=lambda one: one.middle) if decoder == "end_to_end_obb" else _yolov8(turned, 1)
+    pictures = [[list(map(smaller, of)) for of in _objects(number, 3, twice=False)] for number in range(PICTURES)]
+    toml = _write(tmp_path / "project", decoder, [seen for _, seen in pictures], 3, encode)
+    lines = [[_line(one, corners(one, 0.1) / FRAME) for one in truth] for truth, _ in pictures]
+    found = {figure.name: figure.value.value for figure in evaluate(toml, _text_files(tmp_path / "d", lines)).quality}
+    truths, seen = (
+        [(number, one.class_id, one.confidence, rle(one, angle)) for number, of in enumerate(pictures) for one in of[i]]
+        for i, angle in ((0, 0.1), (1, 0.2))
+    )
+    expected = _mask_precision(truths, seen)
+    assert 0.1 < expected[0] < 0.95
+    assert (found["oriented mAP50-95"], found["oriented mAP50"]) == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize("decoder", POSES)
+def test_keypoints_are_counted_as_by_pycocotools_and_as_like_as_its_formula_says(tmp_path: Path, decoder: str) -> None:
+    """Some points are not labelled; of an object without any, COCO expects nothing, and excuses one detection."""
+    sigmas = (26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89)  # of pycocotools, thousandths
+    pictures = [_objects(number, 1, twice=False) for number in range(PICTURES)]
+    toml, reference = (
+        _write(tmp_path / name, decoder, [seen for _, seen in pictures], 1, encode)
+        for name, encode in (("project", None), ("reference", POSES[decoder]))
+    )
+    random, lines, truths, seen, likeness = np.random.default_rng(3), list[list[str]](), [], [], []
+
+    def points(one: Seen) -> np.ndarray:
+        return (np.array(_points(one)).reshape(17, 3) - (0, ABOVE, 0)) / (SCALE, SCALE, 1)
+
+    for number, of in enumerate(pictures):
+        lines.append([])
+        for place, (one, (x1, y1, x2, y2)) in enumerate(zip(of[0], _in_frame(of[0]).tolist(), strict=True)):
+            visible = random.integers(0, 3, 17) * (place != number + 1)
+            labelled = points(one) * (1, 1, 0) + np.outer(visible, (0, 0, 1))
+            lines[-1].append(_line(one, _box(one), labelled / (*FRAME, 1)))
+            truths.append(
+                {"id": len(truths) + 1, "image_id": number, "category_id": 1, "iscrowd": 0}
+                | {"bbox": [x1, y1, x2 - x1, y2 - y1], "area": 0.53 * (x2 - x1) * (y2 - y1)}
+                | {"keypoints": labelled.ravel().tolist(), "num_keypoints": int((visible > 0).sum())}
+            )
+        for one, (x1, y1, x2, y2) in zip(of[1], _in_frame(of[1]).tolist(), strict=True):
+            keypoints = points(one).ravel().tolist()
+            seen.append({"image_id": number, "category_id": 1, "score": one.confidence, "keypoints": keypoints})
+            area, square = 0.53 * (x2 - x1) * (y2 - y1), (MOVED_PX / SCALE) ** 2
+            likeness.append(np.mean([math.exp(-square / (2 * (2 * sigma / 1000) ** 2 * area)) for sigma in sigmas]))
+    found = evaluate(toml, _text_files(tmp_path / "data", lines), reference=reference)
+    expected = coco_precision(PICTURES, truths, seen, "keypoints")
+    quality, agreement = ({figure.name: figure.value.value for figure in of} for of in (found.quality, found.agreement))
+    assert 0.1 < expected[0] < 0.95
+    assert (quality["pose mAP50-95"], quality["pose mAP50"]) == pytest.approx(expected, abs=0.005)
+    assert agreement["keypoints of those matched (OKS)"] == pytest.approx(np.mean(likeness), abs=0.005)
+    assert agreement["detections matched (F1)"] == 1
+
+
+def _within(outline: np.ndarray) -> np.ndarray:
+    """Return uint8 (H, W), 1 for the pixels whose centre lies on the right of all sides of a convex polygon."""
+    y, x = np.mgrid[: FRAME[1], : FRAME[0]] + 0.5
+    sides = zip(outline, np.roll(outline, -1, axis=0), strict=True)
+    right = [(bx - ax) * (y - ay) - (by - ay) * (x - ax) >= 0 for (ax, ay), (bx, by) in sides]
+    return np.all(right, axis=0).astype(np.uint8)
+
+
+def _mask_precision(truths: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]]) -> tuple[float, float]:
+    """Return pycocotools' mAP50-95 and mAP50 of masks: picture, class, confidence, RLE."""
     truths, found = (
         [
             {"id": place + 1, "image_id": picture, "category_id": class_id + 1, "score": sure, "segmentation": rle}
@@ -521,7 +594,7 @@ def _mask_precision(truths: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any
         ]
         for masks in (truths, found)
     )
-    return coco_precision(PICTURES, truths, found, "segm")[0]
+    return coco_precision(PICTURES, truths, found, "segm")
 
 
 @pytest.mark.parametrize("decoder", DECODERS["classification"])
@@ -557,8 +630,7 @@ size_wh = [{INPUT[0]}, {INPUT[1]}]
 {more}
 """
     toml = write_project(folder / "project", text, model, labels="".join(f"{label}\n" for label in labels), pictures=0)
-    data = _data(folder / "data", [[]] * len(truths), 0)
-    (data / "a.json").unlink()
+    data = _pictures(folder / "data", len(truths))
     name, column = ("texts.csv", "text") if task == "text" else ("labels.csv", "class_id")
     rows = [f'{number}.png,"{truth}"' for number, truth in enumerate(truths)]
     (data / name).write_text("\n".join([f"file,{column}", *rows]) + "\n")

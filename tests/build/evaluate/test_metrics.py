@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pycocotools import mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from scipy.special import softmax
@@ -21,8 +22,9 @@ from edge_sdk.core.frame import Detections, Frame, Geometry, Masks
 from edge_sdk_tools.distillation.gate import compared_classes, mcnemar
 from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, LabelledBoxes, judge
 from edge_sdk_tools.evaluate.classification import divergences, probabilities_of, ranks_of, restricted, softened
-from edge_sdk_tools.evaluate.detection import likeness_of, match
+from edge_sdk_tools.evaluate.detection import match
 from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.likeness import Objects, filled, likeness_of
 from edge_sdk_tools.evaluate.metrics import CALIBRATION_BINS, Pairs, calibration_error
 from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.segmentation import overlap_of
@@ -270,12 +272,28 @@ def _turned(angle: float) -> np.ndarray:
 def test_an_object_is_found_again_with_its_details(
     reference: dict[str, Any], found: dict[str, Any], expected: float
 ) -> None:
-    alike = likeness_of(_seen(**found), _seen(**reference))
+    plain, mine, theirs = (Objects.found(_seen(**details)) for details in ({}, found, reference))
+    alike = likeness_of(mine, theirs)
     assert alike is not None
     assert np.diag(alike.values) == pytest.approx([1, expected], abs=1e-6)
-    boxes = Boxes(_seen().xyxy.astype(float), np.array([0.9, 0.8]), np.zeros(2, np.int64))
+    boxes = Boxes(plain.boxes_xyxy, np.array([0.9, 0.8]), np.zeros(2, np.int64))
     assert match(boxes, boxes, alike) == [(0, 0), (1, 1)][: 1 + (expected >= 0.5)]
-    assert likeness_of(_seen(), _seen(**reference)) is None
+    assert likeness_of(plain, theirs) is None
+
+
+def test_the_mask_of_a_polygon_is_that_of_pycocotools_but_for_pixels_of_its_outline() -> None:
+    random, overlaps, areas = np.random.default_rng(8), [], []
+    for _ in range(40):
+        around = np.sort(random.uniform(0, 2 * np.pi, 12))[:, None]
+        outline = np.hstack([np.cos(around), np.sin(around)]) * random.uniform(20, 80, (12, 1)) + (150, 70)
+        left, top, seen = filled(outline, (300, 200))  # some reach over the upper edge
+        ours = np.zeros((200, 300), np.uint8)
+        ours[top : top + len(seen), left : left + seen.shape[1]] = seen
+        both = [mask.encode(np.asfortranarray(ours)), *mask.frPyObjects([outline.ravel().tolist()], 200, 300)]
+        overlaps.append(mask.iou(both[:1], both[1:], [0]))
+        areas.append([mask.area(one) for one in both])
+    assert np.mean(overlaps) > 0.98
+    assert np.divide(*np.sum(areas, axis=0)) == pytest.approx(1, abs=0.002)
 
 
 def test_divergence_is_from_the_reference_to_the_model(tmp_path: Path) -> None:
@@ -303,19 +321,13 @@ def test_labels_are_matched_by_text() -> None:
     assert align_labels(["traffic_light"], ["Traffic  light"]).tolist() == [0]
     long, short = ["n01440764 tench, Tinca tinca", "n01443537 goldfish"], ["n01443537", "n01440764"]
     assert align_labels(["goldfish", "tench"], long).tolist() == align_labels(long, short).tolist() == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("others", "renamed", "expected"),
-    [
+    for others, renamed, refused in (
         (["a", "bb", "z"], {}, r"2 of 3 .* \('b', 'c'\)"),
         (["a", "b", "c"], {"d": "a"}, r"teacher.labels: 'd' is no label of this model"),
         (["a", "b", "c"], {"a": "cat"}, r"teacher.labels: 'cat' is no label of the teacher"),
-    ],
-)
-def test_labels_that_cannot_be_matched_are_named(others: list[str], renamed: dict[str, str], expected: str) -> None:
-    with pytest.raises(ModelError, match=expected):
-        align_labels(["a", "b", "c"], others, renamed)
+    ):
+        with pytest.raises(ModelError, match=refused):
+            align_labels(["a", "b", "c"], others, renamed)
 
 
 # Intervals: as wide as scipy has them, paired, and as often about the truth as they say.
@@ -349,13 +361,12 @@ def test_a_difference_is_paired() -> None:
     assert found.high - found.low < alone.high - alone.low
 
 
-@pytest.mark.parametrize(("lost", "noise"), [(0, True), (2, True), (20, False), (-20, False)])
-def test_noise_is_a_difference_whose_interval_holds_zero(lost: int, noise: bool) -> None:
-    other = RIGHT.copy()
-    other[np.flatnonzero((lost > 0) == RIGHT)[: abs(lost)]] = lost < 0
-    found = difference_of(other, RIGHT)
-    assert found.value == pytest.approx(-lost / 300)
-    assert found.contains_zero is noise
+def test_noise_is_a_difference_whose_interval_holds_zero() -> None:
+    for lost, noise in ((0, True), (2, True), (20, False), (-20, False)):
+        other = RIGHT.copy()
+        other[np.flatnonzero((lost > 0) == RIGHT)[: abs(lost)]] = lost < 0
+        found = difference_of(other, RIGHT)
+        assert (found.value, found.contains_zero) == (pytest.approx(-lost / 300), noise)
 
 
 def test_a_ratio_of_sums() -> None:
@@ -373,10 +384,9 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 
 
 def test_an_interval_holds_its_figure_and_stays_where_a_figure_can_be() -> None:
-    above = interval_of(np.concatenate([[0.02], np.linspace(0.05, 0.15, 1000)]), (0.0, 1.0))
-    assert (above.low, above.high) == (0.0, 0.02)
-    below = interval_of(np.concatenate([[0.98], np.linspace(0.85, 0.95, 1000)]), (0.0, 1.0))
-    assert (below.low, below.high) == (0.98, 1.0)
+    for value, draws, expected in ((0.02, (0.05, 0.15), (0.0, 0.02)), (0.98, (0.85, 0.95), (0.98, 1.0))):
+        found = interval_of(np.concatenate([[value], np.linspace(*draws, 1000)]), (0.0, 1.0))
+        assert (found.low, found.high) == expected
 
 
 def test_a_difference_stays_where_one_can_be() -> None:

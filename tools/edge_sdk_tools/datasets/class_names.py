@@ -89,7 +89,7 @@ class _Name(msgspec.Struct, frozen=True):
 
 
 class ClassNames:
-    """The model's classes, by name.
+    """The model's classes, by name; and how many keypoints each object has, 0 where the model does not say.
 
     `names_of` gives the names of each class. A name that is looked up is split in the same way: its WordNet id is tried
     first, then the whole text, then its synonyms, without regard to case. Where several classes share a name, the one
@@ -97,7 +97,8 @@ class ClassNames:
     "Cardigan, Cardigan Welsh corgi", a dog.
     """
 
-    def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
+    def __init__(self, labels: Sequence[str], *, background_class: bool = False, keypoints: int = 0) -> None:
+        self.keypoints = keypoints
         self._labels = tuple(labels[1:] if background_class else labels)
         self._names: dict[str, list[_Name]] = {}
         for class_id, label in enumerate(self._labels):

@@ -122,33 +122,50 @@ class BoxTruth(Truth, frozen=True, eq=False):
     """The objects in one image; N may be 0.
 
     Attributes:
-        boxes_xyxy: float64 (N, 4), pixels of the image, or 0-1 of its width and height where `relative` is true.
+        boxes_xyxy: float64 (N, 4).
         class_ids: int64 (N,), line numbers in the labels file, from 0.
         crowd: bool (N,), whether a box is around many objects. By COCO's rules a detector need not find such a box, and
             detections in it do not count as wrong.
-        relative: whether `boxes_xyxy` are fractions of the image's width and height.
+        relative: whether all coordinates are fractions of the image's width and height, 0-1; else they are pixels.
+        outlines: a polygon around each object, float64 (points, 2); None where not every object has one.
+        keypoints: those of each object, float64 (K, 3): x, y, and 1 for a labelled point, else 0; None as for outlines.
     """
 
     boxes_xyxy: NDArray[np.float64]
     class_ids: NDArray[np.int64]
     crowd: NDArray[np.bool_]
     relative: bool
+    outlines: tuple[NDArray[np.float64], ...] | None = None
+    keypoints: tuple[NDArray[np.float64], ...] | None = None
 
-    def in_pixels(self, size_wh: tuple[int, int]) -> NDArray[np.float64]:
-        """Return the boxes in pixels of the image: float64 (N, 4), not clipped."""
+    def in_pixels(self, size_wh: tuple[int, int]) -> BoxTruth:
+        """Return the same objects in pixels of the image, not clipped."""
         if not self.relative:
-            return self.boxes_xyxy
-        return self.boxes_xyxy * np.array([*size_wh, *size_wh], np.float64)
+            return self
+        sides, outlines, keypoints = np.array(size_wh, np.float64), self.outlines, self.keypoints
+        return msgspec.structs.replace(
+            self,
+            boxes_xyxy=self.boxes_xyxy * np.tile(sides, 2),
+            relative=False,
+            outlines=None if outlines is None else tuple(points * sides for points in outlines),
+            keypoints=None if keypoints is None else tuple(points * [*sides, 1] for points in keypoints),
+        )
 
 
 def same_truth(a: Truth | None, b: Truth | None) -> bool:
     """Tell whether two truths are equal; the order of boxes counts, and masks are compared by their files' bytes."""
     if isinstance(a, BoxTruth) and isinstance(b, BoxTruth):
-        pairs = ((a.boxes_xyxy, b.boxes_xyxy), (a.class_ids, b.class_ids), (a.crowd, b.crowd))
-        return a.relative == b.relative and all(np.array_equal(x, y) for x, y in pairs)
+        return _equal(msgspec.structs.astuple(a), msgspec.structs.astuple(b))
     if isinstance(a, MaskTruth) and isinstance(b, MaskTruth):
         return a.data() == b.data()
     return a == b
+
+
+def _equal(a: object, b: object) -> bool:
+    """Compare arrays, and tuples of them."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return np.array_equal(a, b)  # type: ignore[arg-type]
 
 
 Format: TypeAlias = str

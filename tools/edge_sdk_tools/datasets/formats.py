@@ -3,7 +3,8 @@
 Class folders: the images of a class lie in a folder of its name, at any depth. labels.csv: one image a line, with the
 id or the label of its class. texts.csv: one image a line, with its text. COCO: boxes in one JSON file, and images in
 folders near it; polygons, masks and other parts of the file are ignored. YOLO: images/ and labels/ beside each other, a
-text file an image with a line an object. Masks: images/ and masks/ beside each other, a PNG of class ids an image.
+text file an image with a line an object: a box, a polygon, or a box with keypoints. Masks: images/ and masks/ beside
+each other, a PNG of class ids an image.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
@@ -245,8 +247,14 @@ def _the_file(path: Path) -> Path:
     return files[0]
 
 
-_Object: TypeAlias = tuple[tuple[float, ...], int, bool]
-"""One object: x1, y1, x2, y2, its class id, and whether its box is around many objects."""
+class _Object(NamedTuple):
+    """One object; its box may be around many (`is_crowd`). Outline and keypoints are as in `BoxTruth`."""
+
+    box_xyxy: tuple[float, ...]
+    class_id: int
+    is_crowd: bool = False
+    outline: NDArray[np.float64] | None = None
+    keypoints: NDArray[np.float64] | None = None
 
 
 def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int | str, list[_Object]]:
@@ -273,14 +281,22 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
             )
         if used not in class_ids:
             class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
-        objects[a.image_id].append((box_xyxy, class_ids[used], bool(a.iscrowd)))
+        objects[a.image_id].append(_Object(box_xyxy, class_ids[used], bool(a.iscrowd)))
     return objects
 
 
 def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
-    boxes_xyxy = np.array([box for box, _, _ in objects], np.float64).reshape(-1, 4)
-    class_ids = np.array([class_id for _, class_id, _ in objects], np.int64)
-    return BoxTruth(boxes_xyxy, class_ids, np.array([crowd for _, _, crowd in objects], np.bool_), relative)
+    outlines = tuple(one.outline for one in objects if one.outline is not None)
+    keypoints = tuple(one.keypoints for one in objects if one.keypoints is not None)
+    are_alike = len(keypoints) == len(objects) and len(set(map(len, keypoints))) < 2
+    return BoxTruth(
+        np.array([one.box_xyxy for one in objects], np.float64).reshape(-1, 4),
+        np.array([one.class_id for one in objects], np.int64),
+        np.array([one.is_crowd for one in objects], np.bool_),
+        relative,
+        outlines if len(outlines) == len(objects) else None,
+        keypoints if are_alike else None,
+    )
 
 
 def read_masks(folder: Path, names: ClassNames) -> Labelled:
@@ -297,6 +313,7 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
+_MOST_POINTS = 10_000  # of one polygon: those of an annotation tool have some hundred
 _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it is cut off
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
@@ -329,30 +346,65 @@ def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
 
 
 def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
-    """Return the object of one line; its box is 0-1."""
+    """Return the object of one line, whose coordinates are 0-1."""
     numbers = [finite_number(field) for field in fields[1:]]
-    values = [number for number in numbers if number is not None]
     class_id = _numbered(fields[0], names, where, "class")
-    if len(values) < len(numbers):
+    if None in numbers:
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
-    if len(values) < 4 or len(values) % 2:
-        raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
-    return _box(values, where), class_id, False
+    values = np.array(numbers, np.float64)
+    width = _width_of_keypoints(values, names.keypoints, where)
+    if len(values) > 4 and not width:
+        outline = values.reshape(-1, 2)
+        if len(outline) > _MOST_POINTS:
+            raise DataError(
+                f"{where}: a polygon of {len(outline)} points, expected {_MOST_POINTS} or less; simplify it"
+            )
+        return _Object(_extent(outline, "the polygon", where), class_id, outline=outline.clip(0, 1))
+    middle, size = values[:2], values[2:4]
+    if size.min() < 0:
+        raise DataError(f"{where}: the box is {size[0]:g} wide and {size[1]:g} high, expected 0 or more")
+    with np.errstate(over="ignore"):
+        box_xyxy = _extent(np.stack([middle - size / 2, middle + size / 2]), "the box", where)
+    if not width:
+        return _Object(box_xyxy, class_id)
+    points = np.pad(values[4:].reshape(-1, width), [(0, 0), (0, 3 - width)], constant_values=1)
+    points[:, 2] = points[:, 2] > 0
+    if points[:, 2].any():
+        _extent(points[points[:, 2] > 0, :2], "the keypoints", where)
+    return _Object(box_xyxy, class_id, keypoints=points)
 
 
-def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
-    """Return the box of x, y, width and height, or that around a polygon of x1 y1 x2 y2 x3 y3 and more; 0-1."""
-    if len(values) > 4:
-        box_xyxy = min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
-    else:
-        x, y, width, height = values
-        if width < 0 or height < 0:
-            raise DataError(f"{where}: the box is {width:g} wide and {height:g} high, expected 0 or more")
-        box_xyxy = x - width / 2, y - height / 2, x + width / 2, y + height / 2
-    if min(box_xyxy) < -_OVERSHOOT or max(box_xyxy) > 1 + _OVERSHOOT:
-        what = "the box reaches from {:.4g}, {:.4g} to {:.4g}, {:.4g}".format(*box_xyxy)
-        raise DataError(f"{where}: {what}, expected 0 to 1, as parts of the image's width and height")
-    return tuple(min(max(side, 0.0), 1.0) for side in box_xyxy)
+def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> int:
+    """Return how many numbers each keypoint behind a box has, 2 or 3; 0 where there is a box alone, or a polygon.
+
+    Without the model's `count` a row has keypoints if every third number says 0, 1 or 2, how visible one is.
+    """
+    given = len(values)
+    if count and given != 4:
+        if given not in (4 + 2 * count, 4 + 3 * count):
+            raise DataError(
+                f"{where}: has {given + 1} numbers, expected 5 (class x y width height), or {5 + 2 * count} or "
+                f"{5 + 3 * count} with the model's {count} keypoints"
+            )
+        return (given - 4) // count
+    if given > 4 and given % 3 == 1 and (given % 2 or given > 10) and np.isin(values[6::3], (0, 1, 2)).all():
+        return 3
+    if given < 4 or given % 2:
+        raise DataError(f"{where}: has {given + 1} numbers, expected 5: class x y width height")
+    return 0
+
+
+def _extent(points: NDArray[np.float64], what: str, where: str) -> tuple[float, ...]:
+    """Return the box around float64 (N, 2), cut to 0-1."""
+    ends = np.stack([points.min(axis=0), points.max(axis=0)])
+    if ends.min() < -_OVERSHOOT or ends.max() > 1 + _OVERSHOOT:
+        (left, top), (right, bottom) = ends.tolist()
+        verb = "reach" if what.endswith("s") else "reaches"
+        raise DataError(
+            f"{where}: {what} {verb} from {left:.4g}, {top:.4g} to {right:.4g}, {bottom:.4g}, expected 0 to 1, as "
+            "parts of the image's width and height"
+        )
+    return tuple(ends.clip(0, 1).ravel().tolist())
 
 
 class LabelFormat(NamedTuple):

@@ -12,23 +12,32 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import DataError, UsageError
-from edge_sdk.tasks.spec import TRAITS, Task
+from edge_sdk.tasks.spec import TRAITS, Task, TaskSpec, has_background
 from edge_sdk_tools.datasets.class_names import ClassNames
 from edge_sdk_tools.datasets.dataset import ClassTruth, Dataset, Format, Found, Labelled, find_images, gather, no_images
 from edge_sdk_tools.datasets.formats import FORMATS
 from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, is_file, is_folder
 
 
-def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
+def read_for(spec: TaskSpec, labels: Sequence[str], path: Path) -> Dataset:
+    """Read a dataset for a model, as `read_dataset` does."""
+    points = spec.detection.keypoints[0] if spec.detection.keypoints else 0
+    return read_dataset(path, labels, spec.task, background_class=has_background(spec), keypoints=points)
+
+
+def read_dataset(
+    path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False, keypoints: int = 0
+) -> Dataset:
     """Read a dataset: images with their labels, if there are any; docs/data.md shows each format.
 
     `labels` are the model's in output order, with the background where `background_class` says that there is one, and
-    must fit the dataset, as the task must. Images are not decoded, so reading one may still show that it is damaged.
+    must fit the dataset, as the task and the number of `keypoints` must. Images are not decoded, so reading one may
+    still show that it is damaged.
 
     Raises:
         DataError: the dataset is invalid or has no usable image; the message names file, line and what was expected.
     """
-    names = ClassNames(labels, background_class=background_class)
+    names = ClassNames(labels, background_class=background_class, keypoints=keypoints)
     chosen = _choose(path, names, task)
     if chosen == "images":
         labelled = Labelled([Found(file) for file in filter(is_candidate, files_below(path))])
@@ -181,4 +190,4 @@ def _classes(labelled: Dataset | None, labels: Sequence[str], images: ImageSet) 
 def _read(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path]) -> Dataset:
     if len(folders) > 1:
         return Dataset(find_images(folders, decode=False), None, "images")
-    return read_dataset(folders[0], labels, spec.task, background_class=bool(spec.classification.background_class))
+    return read_for(spec, labels, folders[0])

@@ -54,8 +54,7 @@ class AnomalyMetrics(TaskMetrics):
 
 
 def _decisions(observed: Observed, which: int) -> NDArray[np.bool_]:
-    least = observed.participants[which].subject.spec.thresholds.confidence
-    return np.asarray(observed.tables[which][:, 0] >= least, np.bool_)
+    return np.asarray(observed.tables[which][:, 0] >= observed.threshold(which), np.bool_)
 
 
 def area_under_roc(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> Statistic:

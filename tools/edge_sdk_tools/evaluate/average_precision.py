@@ -1,7 +1,7 @@
-"""COCO's average precision: what pycocotools' COCOeval computes for boxes of every size, resampled in one go.
+"""COCO's average precision: what pycocotools' COCOeval computes for objects of every size, resampled in one go.
 
-The module matches detections with labelled boxes and computes the area under the curve. No library is used, because an
-interval needs the metric a thousand times over resampled images, see docs/adr/0013.
+The module matches detections with labelled objects, by boxes or by a detail, and computes the area under the curve. No
+library is used, because an interval needs the metric a thousand times over resampled images, see docs/adr/0013.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk_tools.evaluate.likeness import MATCH, MAX_DETECTIONS, Likeness, box_overlaps
 from edge_sdk_tools.evaluate.statistics import Statistic, Weights, quotient
 
-IOUS = np.linspace(0.5, 0.95, 10)
+IOUS = np.linspace(MATCH, 0.95, 10)
 """COCO's thresholds of overlap; the first is the one of mAP50."""
-
-MAX_DETECTIONS = 100
-"""Most detections of a class in an image that COCO evaluates, the most confident ones."""
 
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _EPSILON = np.spacing(1.0)
@@ -35,16 +33,19 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
         boxes_xyxy: float64 (N, 4), in pixels of the image.
         confidences: float64 (N,).
         class_ids: int64 (N,).
+        likeness: similarity of their details to those of the image's labelled objects; None where either has none.
     """
 
     boxes_xyxy: NDArray[np.float64]
     confidences: NDArray[np.float64]
     class_ids: NDArray[np.int64]
+    likeness: Likeness | None = None
 
     def above(self, confidence: float) -> Boxes:
         """Return the boxes with at least this confidence."""
         keep = self.confidences >= confidence
-        return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep])
+        likeness = self.likeness and self.likeness._replace(values=self.likeness.values[keep])
+        return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep], likeness)
 
 
 class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
@@ -54,11 +55,14 @@ class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
         boxes_xyxy: float64 (M, 4), in pixels of the image.
         class_ids: int64 (M,).
         crowd: bool (M,), whether the box is a crowd: detections in it count as neither right nor wrong.
+        no_points: bool (M,), whether no keypoint of the object is labelled: by keypoints it need not be found, and one
+            detection that is like it counts as neither right nor wrong; None where there are no keypoints.
     """
 
     boxes_xyxy: NDArray[np.float64]
     class_ids: NDArray[np.int64]
     crowd: NDArray[np.bool_]
+    no_points: NDArray[np.bool_] | None = None
 
 
 class Judged(msgspec.Struct, frozen=True, eq=False):
@@ -68,17 +72,17 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
         confidences: float64 (N,).
         class_ids: int64 (N,).
         right: bool (N, 10).
-        ignored: bool (N, 10), whether the detection matched a crowd.
-        found: bool (M, 10), whether a detection matched the labelled box.
-        wanted_class_ids: int64 (W,), class ids of the labelled boxes that are not crowds.
+        ignored: bool (N, 10), whether the detection matched an object that need not be found, such as a crowd.
+        wanted_class_ids: int64 (W,), class ids of the objects that must be found.
+        found: bool (W, 10), whether a detection matched each of these.
     """
 
     confidences: NDArray[np.float64]
     class_ids: NDArray[np.int64]
     right: NDArray[np.bool_]
     ignored: NDArray[np.bool_]
-    found: NDArray[np.bool_]
     wanted_class_ids: NDArray[np.int64]
+    found: NDArray[np.bool_]
 
     @property
     def pooled(self) -> Judged:
@@ -94,10 +98,18 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-def judge(boxes: Boxes, labelled: LabelledBoxes) -> Judged:
-    """Match the detections of one image with its labelled boxes, class by class, most confident first."""
-    order, rank = _ranked(boxes)
-    order = order[rank < MAX_DETECTIONS]
+def judge(boxes: Boxes, labelled: LabelledBoxes, likeness: Likeness | None = None) -> Judged:
+    """Match the detections of one image with its labelled objects, class by class, most confident first.
+
+    They are matched by `likeness` where it is given, else by the IoU of their boxes.
+    """
+    excused = labelled.crowd
+    if likeness is None:
+        overlaps, most = box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd), MAX_DETECTIONS
+    else:
+        overlaps, most = likeness.values, likeness.detail.most
+        excused = excused if labelled.no_points is None else excused | labelled.no_points
+    order = _strongest(boxes, most)
     class_ids = boxes.class_ids[order]
     right = np.zeros((len(order), len(IOUS)), np.bool_)
     ignored = np.zeros_like(right)
@@ -105,59 +117,46 @@ def judge(boxes: Boxes, labelled: LabelledBoxes) -> Judged:
     for class_id in np.intersect1d(class_ids, labelled.class_ids):
         mine = (class_ids == class_id).nonzero()[0]
         theirs = (labelled.class_ids == class_id).nonzero()[0]
-        theirs = theirs[np.argsort(labelled.crowd[theirs], kind="stable")]  # crowds last
-        crowd = labelled.crowd[theirs]
-        overlaps = box_overlaps(boxes.boxes_xyxy[order[mine]], labelled.boxes_xyxy[theirs], crowd)
-        right[mine], ignored[mine], found[theirs] = _match(overlaps, crowd)
-    return Judged(
-        boxes.confidences[order], class_ids, right, ignored, found, labelled.class_ids[~labelled.crowd.astype(bool)]
-    )
+        pairs = overlaps[np.ix_(order[mine], theirs)]
+        right[mine], ignored[mine], found[theirs] = _match(pairs, excused[theirs], labelled.crowd[theirs])
+    wanted = labelled.class_ids[~excused]
+    return Judged(boxes.confidences[order], class_ids, right, ignored, wanted, found[~excused])
 
 
-def _ranked(boxes: Boxes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _strongest(boxes: Boxes, most: int) -> NDArray[np.int64]:
+    """Return the indices of the `most` surest boxes of each class, all in the order of their confidence."""
     order = np.argsort(-boxes.confidences, kind="stable")
-    rank = np.zeros(len(order), np.int64)
     classes = boxes.class_ids[order]
-    for class_id in np.unique(classes):
-        mine = classes == class_id
-        rank[mine] = np.arange(np.count_nonzero(mine))
-    return order, rank
-
-
-def box_overlaps(
-    a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64], crowd: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Return the IoU of every pair, float64 (N, M), 0-1; for a crowd in `b`, intersection over the area of `a`."""
-    sides = np.minimum(a_xyxy[:, None, 2:], b_xyxy[None, :, 2:]) - np.maximum(a_xyxy[:, None, :2], b_xyxy[None, :, :2])
-    overlap = np.prod(np.clip(sides, 0, None), axis=2)
-    area_a = np.prod(a_xyxy[:, 2:] - a_xyxy[:, :2], axis=1)[:, None]
-    area_b = np.prod(b_xyxy[:, 2:] - b_xyxy[:, :2], axis=1)[None, :]
-    whole = np.where(crowd[None, :], area_a, area_a + area_b - overlap)
-    return quotient(overlap, whole, 0.0)
+    kept = [(classes == class_id).nonzero()[0][:most] for class_id in np.unique(classes)]
+    strongest: NDArray[np.int64] = order[np.sort(np.concatenate([*kept, np.empty(0, np.int64)]))]
+    return strongest
 
 
 def _match(
-    overlaps: NDArray[np.float64], crowd: NDArray[np.bool_]
+    overlaps: NDArray[np.float64], excused: NDArray[np.bool_], crowd: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Match each detection, at every threshold, with the free box that it overlaps most, or else with a crowd.
+    """Match each detection, at every threshold, with the free object that it overlaps most, or else an excused one.
 
-    Returns `right` and `ignored`, bool (N, 10), of the detections, and `found`, bool (M, 10), of the boxes.
+    A crowd takes any number of detections, everything else takes one.
+
+    Returns `right` and `ignored`, bool (N, 10), of the detections, and `found`, bool (M, 10), of the objects.
     """
-    count, boxes = overlaps.shape
+    count, objects = overlaps.shape
     thresholds = np.minimum(IOUS, 1 - 1e-10)
-    taken = np.zeros((boxes, len(IOUS)), np.bool_)
+    taken = np.zeros((objects, len(IOUS)), np.bool_)
     right, ignored = np.zeros((count, len(IOUS)), np.bool_), np.zeros((count, len(IOUS)), np.bool_)
     columns = np.arange(len(IOUS))
     for index, overlap in enumerate(overlaps):
         if not (overlap >= thresholds[0]).any():
             continue
-        enough = overlap[:, None] >= thresholds
-        free = enough & ~taken & ~crowd[:, None]
-        # Of equal overlaps the last box is taken, as by COCOeval.
-        best = boxes - 1 - np.where(free, overlap[:, None], -1.0)[::-1].argmax(axis=0)
-        right[index] = free.any(axis=0)
-        ignored[index] = ~right[index] & (enough & crowd[:, None]).any(axis=0)
-        taken[best[right[index]], columns[right[index]]] = True
+        free = (overlap[:, None] >= thresholds) & (~taken | crowd[:, None])
+        right[index] = (free & ~excused[:, None]).any(axis=0)
+        free &= ~(excused[:, None] & right[index])
+        matched = free.any(axis=0)
+        ignored[index] = matched & ~right[index]
+        # Of equal overlaps the last object is taken, as by COCOeval.
+        best = objects - 1 - np.where(free, overlap[:, None], -1.0)[::-1].argmax(axis=0)
+        taken[best[matched], columns[matched]] = True
     return right, ignored, taken
 
 
@@ -174,12 +173,9 @@ class AveragePrecision:
         class_ids = np.concatenate([j.class_ids for j in judged])
         right = np.concatenate([j.right for j in judged])
         counts = ~np.concatenate([j.ignored for j in judged])
-        wanted = np.concatenate([j.wanted_class_ids for j in judged])
-        self.class_ids, places = np.unique(wanted, return_inverse=True)
-        self._wanted = np.zeros((len(self.class_ids), len(judged)))
-        np.add.at(
-            self._wanted, (places, np.repeat(np.arange(len(judged)), [len(j.wanted_class_ids) for j in judged])), 1
-        )
+        wanted = [j.wanted_class_ids for j in judged]
+        self.class_ids = np.unique(np.concatenate(wanted))
+        self._wanted = np.array([(ids == self.class_ids[:, None]).sum(axis=1) for ids in wanted], np.float64).T
         self._classes = []
         for class_id in self.class_ids:
             mine = (class_ids == class_id).nonzero()[0]

@@ -1,29 +1,21 @@
-"""Metrics of detection: boxes in images, and the similarity of keypoints, masks and oriented boxes.
+"""Metrics of detection: boxes in images, and the keypoints, masks and oriented boxes of the objects in them.
 
-An object with the same box and other keypoints, another mask or another oriented box does not count as a match.
+Against labels, boxes and details have a mean average precision each. Two models' objects match if both are alike.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import AccuracyGateError, DataError
-from edge_sdk.core.frame import Detections, Masks
+from edge_sdk.core.frame import Detections
 from edge_sdk_tools.datasets.dataset import BoxTruth, Truth
-from edge_sdk_tools.evaluate.average_precision import (
-    AveragePrecision,
-    Boxes,
-    Judged,
-    LabelledBoxes,
-    box_overlaps,
-    judge,
-)
+from edge_sdk_tools.evaluate.average_precision import IOUS, AveragePrecision, Boxes, Judged, LabelledBoxes, judge
+from edge_sdk_tools.evaluate.likeness import MATCH, Likeness, Objects, box_overlaps, likeness_of
 from edge_sdk_tools.evaluate.metrics import (
     ENOUGH,
     NAMED,
@@ -38,9 +30,8 @@ from edge_sdk_tools.evaluate.metrics import (
 )
 from edge_sdk_tools.evaluate.model import Answer
 from edge_sdk_tools.evaluate.predictions import Answers, Kept, Observed, Participant
-from edge_sdk_tools.evaluate.statistics import Metric, quotient, ratio_of
+from edge_sdk_tools.evaluate.statistics import Metric, ratio_of
 
-MATCH_IOU = 0.5
 _TINY = 0.01  # share of the frame's longer side; a smaller median box suggests values that were not decoded
 _NOTHING = 0.9  # largest share of images on which a detector may find nothing
 
@@ -54,10 +45,13 @@ class DetectionMetrics(TaskMetrics):
     certainty = "the confidences of the objects in an image add up to"
     advice = "check decoder, input.std, input.color and detection.anchors in model.toml"
 
-    def keep(self, answers: Answers, _truth: Truth | None) -> Kept:
-        """Keep the boxes of the common classes; for two models also the similarity of keypoints, masks or corners."""
-        confident = [_confident(*one) for one in answers] if len(answers) > 1 else []
-        return tuple(_boxes(*one) for one in answers), likeness_of(*confident[:2]) if confident else None
+    def keep(self, answers: Answers, truth: Truth | None) -> Kept:
+        """Keep the boxes of the common classes, and how alike details are to those of the labels and of both models."""
+        labelled = None
+        if isinstance(truth, BoxTruth):
+            labelled = Objects.labelled(truth, answers[0][1].result.frame.size_wh)
+        between = likeness_of(*(_confident(*one) for one in answers)) if len(answers) > 1 else None
+        return tuple(_boxes(*one, labelled) for one in answers), between
 
     def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
         """Return the highest confidence of the objects in each image."""
@@ -68,21 +62,23 @@ class DetectionMetrics(TaskMetrics):
         boxes, count = _found_boxes(observed, 0), len(observed.records)
         empty = sum(not len(found.confidences) for found in boxes)
         if empty > _NOTHING * count:
-            threshold = observed.participants[0].subject.spec.thresholds.confidence
-            said = f"it finds nothing on {empty} of {count} images with a confidence of {threshold:g} or more"
+            least = observed.threshold()
+            said = f"it finds nothing on {empty} of {count} images with a confidence of {least:g} or more"
             return said if has_labels else f"{said}; give images that show what it knows, if these do not"
         if not has_labels and (size := _median_size(observed)) < _TINY:
             return f"half of its boxes are smaller than {size:.2%} of the picture, as if they were not decoded"
         return ""
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Return mean average precision, and F1 at the model's own confidence threshold."""
-        judged = _judged_boxes(observed, which)
-        curve = AveragePrecision(judged)
-        if not len(curve.class_ids):
+        """Return mean average precision, also of details that are labelled, and F1 at the model's own threshold."""
+        metrics = _mean_average_precision("", _judged_boxes(observed, which))
+        if not metrics:
             raise DataError(f"nothing is labelled on {len(observed.records)} images, expected boxes on some of them")
-        # The mean over classes is as noisy as its rarest class: one curve over all detections is a sharper test.
-        pooled = AveragePrecision([one.pooled for one in judged])
+        pairs = list(_with_truths(observed, which))
+        alike = [boxes.likeness for boxes, _ in pairs if boxes.likeness is not None]
+        if len(alike) == len(pairs):
+            judged = [judge(*pair, likeness) for pair, likeness in zip(pairs, alike, strict=True)]
+            metrics += _mean_average_precision(f"{alike[0].detail.name} ", judged)
         found = np.array(
             [
                 (j.right[:, 0].sum(), (~j.ignored[:, 0]).sum() + len(j.wanted_class_ids))
@@ -90,11 +86,7 @@ class DetectionMetrics(TaskMetrics):
             ],
             np.float64,
         )
-        return (
-            Metric("mAP50-95", curve.mean(), is_gated=True, test=pooled.mean()),
-            Metric("mAP50", curve.mean(1), is_gated=True, test=pooled.mean(1)),
-            Metric("F1", ratio_of(2 * found[:, 0], found[:, 1])),
-        )
+        return (*metrics, Metric("F1", ratio_of(2 * found[:, 0], found[:, 1])))
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Return the F1 of matched detections, and the similarity of the matched keypoints, masks or oriented boxes."""
@@ -105,12 +97,12 @@ class DetectionMetrics(TaskMetrics):
                 "so nothing can be compared; give images that show what it detects, or lower its thresholds.confidence"
             )
         matched = Metric(self.agreement_name, ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2]))
-        alike = [(one, match(*one)) for one in _found_pairs(observed)]
-        name = next((one[2].name for one, _ in alike if one[2] is not None), None)
-        if name is None:
+        pairs = _found_pairs(observed)
+        alike = [likeness for *_, likeness in pairs if likeness is not None]
+        if len(alike) < len(pairs):
             return (matched,)
-        sums = [sum(one[2].values[pair] for pair in pairs) if one[2] is not None else 0.0 for one, pairs in alike]
-        return matched, Metric(name, ratio_of(np.array(sums, np.float64), found[:, 0]))
+        sums = [sum(one.values[i] for i in match(*pair)) for one, pair in zip(alike, pairs, strict=True)]
+        return matched, Metric(alike[0].detail.agreement, ratio_of(np.array(sums, np.float64), found[:, 0]))
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """Return the images with the most objects that only one of the two models found."""
@@ -129,8 +121,7 @@ class DetectionMetrics(TaskMetrics):
 
     def doubt(self, observed: Observed) -> str:
         """Return a warning about classes in another order than the labels, or boxes of another size; else ""."""
-        least = observed.participants[0].subject.spec.thresholds.confidence
-        pairs = [(boxes.above(least), truth) for boxes, truth in _with_truths(observed, 0)]
+        pairs = [(boxes.above(observed.threshold()), truth) for boxes, truth in _with_truths(observed, 0)]
         met = np.concatenate([_met(boxes, truth) for boxes, truth in pairs])
         true, found, confidences = met[:, 0].astype(np.int64), met[:, 1].astype(np.int64), met[:, 2]
         return other_classes("objects", true, found, confidences, observed.answers) or _other_sizes(pairs)
@@ -146,18 +137,10 @@ class DetectionMetrics(TaskMetrics):
     def pairs(self, observed: Observed) -> Pairs | None:
         """Pair the outcomes on labelled objects; without labels, pair for each detection which models find it."""
         if observed.dataset.truths is not None:
-            truths = [t for t in observed.dataset.truths if isinstance(t, BoxTruth)]
             # At IoU .5, of detections above the model's own threshold.
-            student, teacher = (
-                np.concatenate(
-                    [
-                        judged.found[~truth.crowd, 0]
-                        for judged, truth in zip(_judged_boxes(observed, which, confident=True), truths, strict=True)
-                    ]
-                )
-                for which in (0, 1)
-            )
-            return Pairs(np.concatenate([t.class_ids[~t.crowd] for t in truths]), teacher, student)
+            judged = [_judged_boxes(observed, which, confident=True) for which in (0, 1)]
+            student, teacher = (np.concatenate([one.found[:, 0] for one in of]) for of in judged)
+            return Pairs(np.concatenate([one.wanted_class_ids for one in judged[0]]), teacher, student)
         outcomes: list[tuple[int, bool, bool]] = []  # class, teacher, student
         for mine, theirs, alike in _found_pairs(observed):
             matched = match(mine, theirs, alike)
@@ -177,33 +160,45 @@ class DetectionMetrics(TaskMetrics):
         return CalibrationError(calibration_error(confidences, np.concatenate(right)), None)
 
 
+def _mean_average_precision(name: str, judged: Sequence[Judged]) -> list[Metric]:
+    """Return mAP50-95 and mAP50 with a name before theirs; none if there is nothing to find."""
+    curve = AveragePrecision(judged)
+    if not len(curve.class_ids):
+        return []
+    # The mean over classes is as noisy as its rarest class: one curve over all detections is a sharper test.
+    pooled = AveragePrecision([one.pooled for one in judged])
+    return [
+        Metric(f"{name}mAP{of}", curve.mean(ious), is_gated=True, test=pooled.mean(ious))
+        for of, ious in (("50-95", len(IOUS)), ("50", 1))
+    ]
+
+
 def _error_of_boxes(observed: Observed, which: int) -> float:
     judged = [(j, ~j.ignored[:, 0]) for j in _judged_boxes(observed, which, confident=True)]
     confidences = np.concatenate([j.confidences[counted] for j, counted in judged])
     return calibration_error(confidences, np.concatenate([j.right[counted, 0] for j, counted in judged]))
 
 
-def _common_ids(participant: Participant, answer: Answer) -> NDArray[np.int64]:
+def _common(participant: Participant, answer: Answer) -> tuple[Detections, NDArray[np.int64]]:
+    """Return the detections of the common classes, and the common class of each."""
+    assert isinstance(answer.result, Detections)
     common = np.full(len(participant.subject.class_labels), -1)
     common[participant.class_ids] = np.arange(len(participant.class_ids))
-    return common[answer.result.class_id]
+    class_ids = common[answer.result.class_id]
+    return answer.result[class_ids >= 0], class_ids[class_ids >= 0]
 
 
-def _confident(participant: Participant, answer: Answer) -> Detections:
+def _confident(participant: Participant, answer: Answer) -> Objects:
     """Return the detections above the model's threshold, in the order of `_found_boxes`."""
-    assert isinstance(answer.result, Detections)
-    least = participant.subject.spec.thresholds.confidence
-    return answer.result[
-        (_common_ids(participant, answer) >= 0) & (answer.result.confidence.astype(np.float64) >= least)
-    ]
+    found, _ = _common(participant, answer)
+    return Objects.found(found[found.confidence.astype(np.float64) >= participant.subject.spec.thresholds.confidence])
 
 
-def _boxes(participant: Participant, answer: Answer) -> Boxes:
-    result = answer.result
-    known = _common_ids(participant, answer)
-    keep = known >= 0
-    boxes = np.asarray(result.xyxy, np.float64)
-    return Boxes(boxes[keep], result.confidence[keep].astype(np.float64), known[keep])
+def _boxes(participant: Participant, answer: Answer, labelled: Objects | None) -> Boxes:
+    found, class_ids = _common(participant, answer)
+    objects = Objects.found(found)
+    likeness = likeness_of(objects, labelled) if labelled else None
+    return Boxes(objects.boxes_xyxy, found.confidence.astype(np.float64), class_ids, likeness)
 
 
 def _all_boxes(observed: Observed, which: int) -> list[Boxes]:
@@ -221,8 +216,7 @@ def _median_size(observed: Observed) -> float:
 
 
 def _found_boxes(observed: Observed, which: int) -> list[Boxes]:
-    confidence = observed.participants[which].subject.spec.thresholds.confidence
-    return [boxes.above(confidence) for boxes in _all_boxes(observed, which)]
+    return [boxes.above(observed.threshold(which)) for boxes in _all_boxes(observed, which)]
 
 
 def _found_pairs(observed: Observed) -> list[tuple[Boxes, Boxes, Likeness | None]]:
@@ -242,14 +236,14 @@ def match(got: Boxes, expected: Boxes, alike: Likeness | None = None) -> list[tu
     """Pair detections one to one: same class, overlap and likeness at least .5, the most confident of `got` first."""
     if not len(got.confidences) or not len(expected.confidences):
         return []
-    overlaps = box_overlaps(got.boxes_xyxy, expected.boxes_xyxy, np.zeros(len(expected.confidences), np.bool_))
+    overlaps = box_overlaps(got.boxes_xyxy, expected.boxes_xyxy)
     overlaps[got.class_ids[:, None] != expected.class_ids[None, :]] = 0.0
     if alike is not None:
-        overlaps[alike.values < MATCH_IOU] = 0.0
+        overlaps[alike.values < MATCH] = 0.0
     pairs = []
     for index, row in enumerate(overlaps):
         best = int(row.argmax())
-        if row[best] >= MATCH_IOU:
+        if row[best] >= MATCH:
             pairs.append((index, best))
             overlaps[:, best] = 0.0
     return pairs
@@ -260,17 +254,15 @@ def _with_truths(observed: Observed, which: int) -> Iterator[tuple[Boxes, Labell
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
         boxes = record.rows[which]
         if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
-            yield boxes, LabelledBoxes(truth.in_pixels(record.size_wh), truth.class_ids, truth.crowd)
+            points = truth.keypoints
+            no_points = None if points is None else np.array([not one[:, 2].any() for one in points], np.bool_)
+            boxes_xyxy = truth.in_pixels(record.size_wh).boxes_xyxy
+            yield boxes, LabelledBoxes(boxes_xyxy, truth.class_ids, truth.crowd, no_points)
 
 
 def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:
-    least = observed.participants[which].subject.spec.thresholds.confidence if confident else 0.0
+    least = observed.threshold(which) if confident else 0.0
     return [judge(boxes.above(least), labelled) for boxes, labelled in _with_truths(observed, which)]
-
-
-def _overlapping(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.bool_]:
-    """Tell which detections overlap which labelled objects, bool (N, M); False for crowds."""
-    return (box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd) >= MATCH_IOU) & ~labelled.crowd
 
 
 def _precision_of(judged: Judged) -> float:
@@ -282,7 +274,8 @@ def _precision_of(judged: Judged) -> float:
 
 def _met(boxes: Boxes, labelled: LabelledBoxes) -> NDArray[np.float64]:
     """Return class, detected class and confidence of each labelled object with a detection at its place: (M, 3)."""
-    confidences = np.where(_overlapping(boxes, labelled), boxes.confidences[:, None], 0.0)
+    is_there = (box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy) >= MATCH) & ~labelled.crowd
+    confidences = np.where(is_there, boxes.confidences[:, None], 0.0)
     found = confidences.max(axis=0, initial=0.0) > 0
     surest = confidences[:, found].argmax(axis=0) if found.any() else np.empty(0, np.int64)
     return np.stack([labelled.class_ids[found], boxes.class_ids[surest], boxes.confidences[surest]], axis=1)
@@ -321,75 +314,3 @@ def _names(boxes: Boxes, labels: Sequence[str]) -> str:
     order = np.argsort(-counts, kind="stable")
     named = [f"{counts[i]} {first_name(labels[classes[i]])}" for i in order[:NAMED]]
     return ", ".join(named) + (" …" if len(order) > NAMED else "") if named else "nothing"
-
-
-_COCO_SIGMAS = (26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89)  # thousandths, of 17 keypoints
-_SEEN = 0.5  # least confidence of a compared keypoint
-_FILLED = 0.53  # share of a box that an object without a mask is assumed to fill
-
-
-class Likeness(NamedTuple):
-    """Similarity of each object of one model to each of the other, float64 (N, M), and its name for people."""
-
-    name: str
-    values: NDArray[np.float64]
-
-
-def likeness_of(found: Detections, reference: Detections) -> Likeness | None:
-    """Compare two models' objects beyond their boxes; None if they have only boxes, or not the same details."""
-    points, others = found.keypoints, reference.keypoints
-    if points is not None and others is not None and points.shape[1] == others.shape[1]:
-        return Likeness("keypoints of those matched (OKS)", _keypoints(points, others, reference.xyxy))
-    mine, theirs = found.masks, reference.masks
-    if mine is not None and theirs is not None and mine.prototypes.shape[1:] == theirs.prototypes.shape[1:]:
-        return Likeness(
-            "masks of those matched (IoU)", _masks(_cells(mine, found.xyxy), _cells(theirs, reference.xyxy))
-        )
-    if found.corners is not None and reference.corners is not None:
-        return Likeness("oriented boxes of those matched (IoU)", _corners(found.corners, reference.corners))
-    return None
-
-
-def _keypoints(
-    found: NDArray[np.float32], reference: NDArray[np.float32], boxes_xyxy: NDArray[np.float32]
-) -> NDArray[np.float64]:
-    """Return COCO's object keypoint similarity over the keypoints that are confident in the reference: (N, M)."""
-    points = reference.astype(np.float64)
-    count = points.shape[1]
-    sigmas = np.array(_COCO_SIGMAS) / 1000 if count == len(_COCO_SIGMAS) else np.full(count, 1 / count)
-    area = _FILLED * (boxes_xyxy[:, 2:] - boxes_xyxy[:, :2]).prod(axis=1).astype(np.float64)
-    squares = ((found[:, None, :, :2] - points[None, :, :, :2]) ** 2).sum(axis=3)
-    likely = np.exp(-squares / (8 * sigmas**2 * np.maximum(area, 1)[:, None]))
-    is_seen = points[:, :, 2] >= _SEEN
-    is_seen |= ~is_seen.any(axis=1, keepdims=True)
-    values: NDArray[np.float64] = (likely * is_seen).sum(axis=2) / is_seen.sum(axis=1)
-    return values
-
-
-def _masks(found: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the intersection over union, (N, M), of masks float32 (N, cells) and (M, cells), 1 on the object."""
-    both = (found @ reference.T).astype(np.float64)
-    either = found.sum(axis=1)[:, None] + reference.sum(axis=1) - both
-    return quotient(both, either, 1.0)
-
-
-def _cells(masks: Masks, boxes_xyxy: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the cells of masks that lie within the objects' boxes."""
-    y, x = (np.arange(side) + 0.5 for side in masks.prototypes.shape[1:])
-    own = masks.geometry
-    x, y = (x - own.offset_x) / own.scale_x, (y - own.offset_y) / own.scale_y
-    left, top, right, bottom = boxes_xyxy.T[:, :, None]
-    columns, rows = (x >= left) & (x < right), (y >= top) & (y < bottom)
-    inside = (masks.values > 0) & rows[:, :, None] & columns[:, None, :]
-    cells: NDArray[np.float32] = inside.reshape(len(inside), -1).astype(np.float32)
-    return cells
-
-
-def _corners(found: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the intersection over union of float32 (N, 4, 2) and (M, 4, 2) corners of oriented boxes."""
-    values = np.zeros((len(found), len(reference)))
-    for i, j in np.ndindex(*values.shape):
-        both, _ = cv2.intersectConvexConvex(found[i], reference[j])
-        either = cv2.contourArea(found[i]) + cv2.contourArea(reference[j]) - both
-        values[i, j] = both / either if either > 0 else 0.0
-    return values

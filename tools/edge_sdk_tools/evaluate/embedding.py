@@ -36,8 +36,7 @@ class EmbeddingMetrics(TaskMetrics):
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Return the share of images with the right name, and verification accuracy over pairs at the threshold."""
         truths, vectors = true_classes(observed), observed.tables[which]
-        subject = observed.participants[which].subject
-        least, gallery = subject.spec.thresholds.confidence, Gallery.of(subject.labels)
+        least, gallery = observed.threshold(which), Gallery.of(observed.participants[which].subject.labels)
         counts = np.unique(truths, return_counts=True)[1]
         has_pairs = len(counts) > 1 and bool((counts > 1).any())
         if not has_pairs and gallery is None:

@@ -169,13 +169,15 @@ def summarise(
     paired = len(names) == 2
     weights = resample(len(observed.records))
     task = TASKS[observed.task]
-    metrics = [task.quality(observed, which) for which in range(len(names))] if observed.dataset.truths else []
+    metrics = [task.quality(observed, which) if observed.dataset.truths else () for which in range(len(names))]
+    theirs = {metric.name: metric for metric in metrics[1]} if paired else {}
     between = task.agreement(observed) if paired else ()
-    total = len(between) + len(metrics[0] if metrics else ())
+    total = len(between) + len(metrics[0])
     quality: list[Figure] = []
-    for mine, *theirs in zip(*metrics, strict=True):
+    for mine in metrics[0]:
         on_progress("intervals", len(quality), total)
-        quality.append(compare(mine, theirs[0], weights) if theirs else figure_of(mine, weights))
+        other = theirs.get(mine.name)  # a model of boxes has no masks, for example
+        quality.append(compare(mine, other, weights) if other else figure_of(mine, weights))
     agreement = [figure_of(metric, weights) for metric in between]
     on_progress("intervals", total, total)
     return Evaluation(

@@ -24,7 +24,7 @@ from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk.core.frame import Detections, Image
 from edge_sdk.tasks.decoders import DECODERS
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.evaluate.model import Answer, Model, Subject
+from edge_sdk_tools.evaluate.model import Answer, Run, Subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, observe
 from edge_sdk_tools.evaluate.statistics import chance_of_gain, figure_of, resample
@@ -116,36 +116,27 @@ def _unsound(observed: Observed) -> str:
     return task.problem(observed, has_labels=observed.dataset.truths is not None)
 
 
-class _ClasslessModel(Model):
-    """A detector whose objects have no class: an arrow to the left points to the right in a mirror image."""
-
-    is_mirrored = False
-
-    def __call__(self, image: Image) -> Answer:
-        answer = super().__call__(np.ascontiguousarray(image[:, ::-1]) if self.is_mirrored else image)
-        assert isinstance(answer.result, Detections)
-        boxes = answer.result.xyxy
-        if self.is_mirrored:
-            left, top, right, bottom = boxes.T
-            boxes = np.stack([image.shape[1] - right, top, image.shape[1] - left, bottom], axis=1)
-        classless = msgspec.structs.replace(answer.result, xyxy=boxes, class_id=np.zeros_like(answer.result.class_id))
-        return Answer(classless, answer.outputs)
-
-
 class _Classless(Subject):
-    """A detector without classes; with `is_mirrored` it sees mirror images, and its boxes are mirrored back."""
+    """A detector whose objects have no class: an arrow to the left points to the right in a mirror image.
 
-    is_mirrored = False
+    With `is_mirrored` it sees mirror images, and its boxes are mirrored back.
+    """
 
-    def open(self, confidence: float | None = None) -> Model:
-        assert isinstance(self.spec, ModelSpec)
-        spec = self.spec
-        if confidence is not None:
-            thresholds = msgspec.structs.replace(spec.thresholds, confidence=confidence)
-            spec = msgspec.structs.replace(spec, thresholds=thresholds)
-        model = _ClasslessModel(self.session.clone(), spec, self.labels)
-        model.is_mirrored = self.is_mirrored
-        return model
+    is_mirrored: bool = False
+
+    def open(self, confidence: float | None = None) -> Run:
+        run, is_mirrored = super().open(confidence), self.is_mirrored
+
+        def classless(image: Image) -> Answer:
+            answer = run(np.ascontiguousarray(image[:, ::-1]) if is_mirrored else image)
+            assert isinstance(answer.result, Detections)
+            left, top, right, bottom = answer.result.xyxy.T
+            if is_mirrored:
+                left, right = image.shape[1] - right, image.shape[1] - left
+            boxes, no_class = np.stack([left, top, right, bottom], axis=1), np.zeros_like(answer.result.class_id)
+            return Answer(msgspec.structs.replace(answer.result, xyxy=boxes, class_id=no_class), answer.outputs)
+
+        return classless
 
 
 def _noise_in(subject: Subject, images: Dataset) -> str:
@@ -177,8 +168,10 @@ def _mirrored(subject: Subject, spec: ModelSpec, images: Dataset) -> tuple[float
     """
     thresholds = msgspec.structs.replace(spec.thresholds, confidence=spec.thresholds.confidence / 2)
     half = msgspec.structs.replace(spec, thresholds=thresholds)
-    both = [_Classless(subject.name, one, subject.labels, subject.session, subject.digest) for one in (spec, half)]
-    both[1].is_mirrored = True
+    both = [
+        _Classless(subject.name, one, subject.labels, subject.session, subject.digest, is_mirrored=one is half)
+        for one in (spec, half)
+    ]
     try:
         observed = observe(pair_up(both), images)
     except EdgeError:
@@ -266,9 +259,8 @@ def _finds_enough(subject: Subject, spec: ModelSpec, images: Dataset) -> bool:
 
 def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
     """Run another description on some images and add their evidence; return whether its answers can be right."""
-    described = Subject(subject.name, rival.spec, subject.labels, subject.session, subject.digest)
     try:
-        observed = observe(pair_up([described]), images)
+        observed = observe(pair_up([msgspec.structs.replace(subject, spec=rival.spec, memory=None)]), images)
     except EdgeError:
         return False  # it cannot read the outputs
     rival.evidence = np.concatenate([rival.evidence, _evidence_of(observed)])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -106,48 +107,28 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
     outputs: tuple[Tensor, ...]
 
 
-class Model:
-    """A session with its prepare step and its decoder, which takes images and returns answers; for one thread."""
-
-    def __init__(
-        self, session: Session, spec: ModelSpec | Manifest, labels: Sequence[str], memory: OutputMemory | None = None
-    ) -> None:
-        self._session, self._memory = session, memory
-        self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
-        self._task = make_stage(spec, labels, session.output_shapes)
-
-    def __call__(self, image: Image) -> Answer:
-        """Run one uint8 (H, W, 3) BGR image."""
-        prepared = self._prepare(Frame(image, 0, 0.0, 0, "evaluation"))
-        if self._memory is None:
-            inferred = self._session(prepared)
-        else:
-            outputs = self._memory.recall(prepared.tensor, lambda: self._session.run(prepared.tensor))
-            inferred = Inferred(outputs, 0, prepared)
-        return Answer(self._task(inferred), inferred.outputs)
+Run: TypeAlias = Callable[[Image], Answer]
+"""A function that runs a model on an image, uint8 (H, W, 3), BGR; for one thread."""
 
 
-class Subject:
-    """A loaded model, its labels in output order, and how its outputs are read.
+class Subject(msgspec.Struct, eq=False):
+    """A loaded model, and how its outputs are read.
 
-    `session` is loaded once; every worker runs a clone of it. `digest` is the SHA-256 (hex) of the ONNX model or of a
-    bundle's manifest; `calibration` has the first `DIGEST_LENGTH` digits of the SHA-256 of each image that calibrated
-    it. `memory` keeps outputs of a model that runs on the same images many times.
+    Attributes:
+        labels: the labels in output order.
+        session: it is loaded once; every worker runs a clone of it.
+        digest: SHA-256 (hex) of the ONNX model or of a bundle's manifest.
+        calibration: the first `DIGEST_LENGTH` digits of the SHA-256 of each image that calibrated it.
+        memory: keeps the outputs of a model that runs on the same images many times.
     """
 
-    def __init__(
-        self,
-        name: str,
-        spec: ModelSpec | Manifest,
-        labels: tuple[str, ...],
-        session: Session,
-        digest: str,
-        calibration: Iterable[str] = (),
-        memory: OutputMemory | None = None,
-    ) -> None:
-        self.name, self.spec, self.labels, self.session, self.digest = name, spec, labels, session, digest
-        self.calibration = frozenset(calibration)
-        self.memory = memory
+    name: str
+    spec: ModelSpec | Manifest
+    labels: tuple[str, ...]
+    session: Session
+    digest: str
+    calibration: Collection[str] = ()
+    memory: OutputMemory | None = None
 
     @property
     def background(self) -> int:
@@ -166,20 +147,24 @@ class Subject:
 
     def is_same_as(self, other: Subject) -> bool:
         """Return whether both have the same file, labels, input section and decoder."""
-        mine, theirs = self.spec, other.spec
-        return (self.digest, self.labels, mine.input, mine.decoder) == (
-            other.digest,
-            other.labels,
-            theirs.input,
-            theirs.decoder,
-        )
+        mine, theirs = ((one.digest, one.labels, one.spec.input, one.spec.decoder) for one in (self, other))
+        return mine == theirs
 
-    def open(self, confidence: float | None = None) -> Model:
-        """Return another `Model` on the same weights, for one thread; `confidence` replaces the spec's threshold."""
-        spec = self.spec
+    def open(self, confidence: float | None = None) -> Run:
+        """Return the model with its prepare step and its decoder; `confidence` replaces the spec's threshold."""
+        spec, session, memory = self.spec, self.session.clone(), self.memory
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.clone(), spec, self.labels, self.memory)
+        prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
+        decode = make_stage(spec, self.labels, session.output_shapes)
+
+        def run(image: Image) -> Answer:
+            prepared = prepare(Frame(image, 0, 0.0, 0, "evaluation"))
+            tensor = prepared.tensor
+            outputs = session.run(tensor) if memory is None else memory.recall(tensor, lambda: session.run(tensor))
+            return Answer(decode(Inferred(outputs, 0, prepared)), outputs)
+
+        return run
 
 
 def open_subject(path: Path) -> Subject:
@@ -250,19 +235,16 @@ def _check_decoder(subject: Subject, outputs: Sequence[Tensor]) -> None:
     spec, output = subject.spec, outputs[0]
     if not np.isfinite(output).all():
         return  # NaN is reported later, with the image that caused it
-    if spec.decoder.startswith("sigmoid"):
-        if spec.decoder == "sigmoid" and not bool(((output >= 0) & (output <= 1)).all()):
-            raise ModelError('decoder: the outputs are no probabilities; set decoder = "sigmoid_logits"')
-        return
     if TRAITS[spec.task].is_of_whole_picture:
-        are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
-        if spec.decoder == "logits" and are_probabilities:
-            raise ModelError('decoder: the outputs are probabilities already (they sum to 1); set decoder = "softmax"')
-        if spec.decoder == "softmax" and not are_probabilities:
-            total = float(output.sum())
-            raise ModelError(
-                f'decoder: the outputs are no probabilities (they sum to {total:.3g}); set decoder = "logits"'
-            )
+        total, are_shares = float(output.sum()), bool(((output >= 0) & (output <= 1 + _PROBABILITY_SLACK)).all())
+        sum_to_1 = are_shares and abs(total - 1) < _PROBABILITY_SLACK
+        is_wrong, why, instead = {
+            "sigmoid": (not are_shares, "no probabilities", "sigmoid_logits"),
+            "logits": (sum_to_1, "probabilities already (they sum to 1)", "softmax"),
+            "softmax": (not sum_to_1, f"no probabilities (they sum to {total:.3g})", "logits"),
+        }.get(spec.decoder, (False, "", ""))
+        if is_wrong:
+            raise ModelError(f'decoder: the outputs are {why}; set decoder = "{instead}"')
     decoder = decoder_of(spec)
     if (axis := decoder.box_axis) is not None and not decoder.reads_all and len(outputs) == 1:
         scores = np.moveaxis(output, axis, -1)[..., 4 : 4 + len(subject.labels)]

@@ -19,7 +19,7 @@ from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk_tools.datasets.class_names import names_of
 from edge_sdk_tools.datasets.dataset import Dataset, find_images
 from edge_sdk_tools.datasets.images import ImageSet, is_file, is_folder
-from edge_sdk_tools.datasets.reading import read_dataset
+from edge_sdk_tools.datasets.reading import read_for
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.predictions import Participant
 from edge_sdk_tools.evaluate.tasks import TASKS
@@ -128,7 +128,7 @@ def choose_images(subjects: Sequence[Subject], data: Path, max_images: int | Non
         DataError: no image is left.
     """
     first = subjects[0]
-    found = read_dataset(data, first.labels, first.spec.task, background_class=bool(first.background))
+    found = read_for(first.spec, first.labels, data)
     chosen = without_calibration(subjects, found)
     if not len(chosen):
         raise DataError(f"{data}: every image of it calibrated the model, expected others")

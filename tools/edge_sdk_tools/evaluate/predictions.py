@@ -130,16 +130,13 @@ def look_at(
 
     with ThreadPoolExecutor(jobs) as threads:
         try:
-            values = list(threads.map(look, range(len(images))))
+            values = dict(enumerate(threads.map(look, range(len(images)))))
         except BaseException:
             threads.shutdown(wait=True, cancel_futures=True)
             raise
-    seen = [(i, value) for i, value in enumerate(values) if not isinstance(value, Skipped)]
-    return Seen(
-        tuple(i for i, _ in seen),
-        tuple(value for _, value in seen),
-        tuple(value for value in values if isinstance(value, Skipped)),
-    )
+    skipped = tuple(value for value in values.values() if isinstance(value, Skipped))
+    seen = {index: value for index, value in values.items() if not isinstance(value, Skipped)}
+    return Seen(tuple(seen), tuple(seen.values()), skipped)
 
 
 def _look(look: Look[T], index: int, file: ImageFile) -> T | Skipped:
@@ -227,6 +224,10 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
         """What a classifier may answer: the common classes, and the background if one of the models has it."""
         labels = self.participants[0].subject.class_labels
         return (*labels, "background") if any(p.subject.background for p in self.participants) else labels
+
+    def threshold(self, which: int = 0) -> float:
+        """Return the least confidence that counts for one of the models."""
+        return self.participants[which].subject.spec.thresholds.confidence
 
     def picked(self, places: Sequence[int]) -> Observed:
         """Return the predictions on the images at the indices `places`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import cv2
 import msgspec
@@ -40,18 +40,18 @@ class SegmentationMetrics(TaskMetrics):
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Return the mean intersection over union with the labels."""
-        overlaps = _overlaps_with_truth(observed, which)
+        overlaps = _overlaps(record.rows[which] for record in observed.records)
         if not any(overlap.either.any() for overlap in overlaps):
             raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
         return (Metric("mIoU", mean_iou(overlaps), is_gated=True),)
 
     def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
         """Return the mean intersection over union of each image with its labels; None without labels."""
-        return np.array([_image_iou(overlap) for overlap in _overlaps_with_truth(observed, 0)]) if labelled else None
+        return _image_ious(record.rows[0] for record in observed.records) if labelled else None
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Return the mean intersection over union of both models' maps."""
-        between = _overlaps_between(observed)
+        between = _overlaps(record.between for record in observed.records)
         if not any(overlap.either.any() for overlap in between):
             names = " and ".join(p.subject.name for p in observed.participants)
             raise AccuracyGateError(
@@ -61,16 +61,12 @@ class SegmentationMetrics(TaskMetrics):
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """Return the images with the lowest mIoU of both models' maps."""
-        ious = np.array([_image_iou(overlap) for overlap in _overlaps_between(observed)])
+        ious = _image_ious(record.between for record in observed.records)
         return worst_images(observed, 1 - ious, count, lambda i: (None, "", f"mIoU {ious[i]:.0%} with the teacher"))
 
 
-def _overlaps_with_truth(observed: Observed, which: int) -> list[Overlap]:
-    return [row for record in observed.records if isinstance(row := record.rows[which], Overlap)]
-
-
-def _overlaps_between(observed: Observed) -> list[Overlap]:
-    return [between for record in observed.records if isinstance(between := record.between, Overlap)]
+def _overlaps(kept: Iterable[object]) -> list[Overlap]:
+    return [one for one in kept if isinstance(one, Overlap)]
 
 
 def _class_map(participant: Participant, answer: Answer) -> NDArray[np.uint8]:
@@ -92,9 +88,10 @@ def _mask_of(truth: MaskTruth, answer: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return mask
 
 
-def _image_iou(overlap: Overlap) -> float:
-    shown = overlap.either > 0
-    return float((overlap.both[shown] / overlap.either[shown]).mean()) if shown.any() else 1.0
+def _image_ious(kept: Iterable[object]) -> NDArray[np.float64]:
+    """Return the mean IoU of the classes that each image shows, 1 if it shows none: float64 (N,)."""
+    one = np.ones((1, 1))
+    return np.array([float(np.nan_to_num(mean_iou([overlap])(one), nan=1.0)[0]) for overlap in _overlaps(kept)])
 
 
 class Overlap(msgspec.Struct, frozen=True, eq=False):
@@ -120,19 +117,11 @@ def overlap_of(answer: NDArray[np.uint8], truth: NDArray[np.uint8], classes: int
 
 def mean_iou(overlaps: Sequence[Overlap]) -> Statistic:
     """Return the mean over the classes of their IoU over all images; classes that no image shows are left out."""
-    both = np.stack([o.both for o in overlaps]).astype(np.float64)
-    either = np.stack([o.either for o in overlaps]).astype(np.float64)
+    both, either = (np.array([getattr(o, name) for o in overlaps], np.float64) for name in ("both", "either"))
 
     def statistic(weights: Weights) -> NDArray[np.float64]:
-        ious = class_ious(weights, both, either)
+        ious = quotient(weights @ both, weights @ either)
         known = np.isfinite(ious)
-        counts = known.sum(axis=1)
-        total = np.where(known, ious, 0.0).sum(axis=1)
-        return quotient(total, counts)
+        return quotient(np.where(known, ious, 0.0).sum(axis=1), known.sum(axis=1))
 
     return statistic
-
-
-def class_ious(weights: Weights, both: NDArray[np.float64], either: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the IoU of each class, float64 (B, C), from counts, float64 (N, C); NaN if no image shows the class."""
-    return quotient(weights @ both, weights @ either)

@@ -1,0 +1,209 @@
+"""How alike the objects of one image are to others, which another model found or which are labelled.
+
+`box_overlaps` compares boxes. `DETAILS` is the table of what some models tell beyond boxes: keypoints, masks and
+oriented boxes. An entry names its metrics and has its similarity, by which detections are matched with labels, and two
+models' with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.frame import Detections
+from edge_sdk_tools.datasets.dataset import BoxTruth
+from edge_sdk_tools.evaluate.statistics import quotient
+
+MATCH = 0.5
+"""Least similarity of objects that are matched with each other, and the lowest of COCO's thresholds."""
+
+MAX_DETECTIONS, MAX_POSES = 100, 20
+"""Most detections of a class in an image that COCO evaluates, the most confident ones, by boxes or masks and by OKS."""
+
+_COCO_SIGMAS = (26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89)  # thousandths, of 17 keypoints
+_SEEN = 0.5  # least confidence of a compared keypoint
+_FILLED = 0.53  # share of a box that an object without a mask is assumed to fill, as by Ultralytics
+
+
+class Objects(NamedTuple):
+    """The objects of one image in its pixels, with their details; None for those that are not known.
+
+    Attributes:
+        boxes_xyxy: float64 (N, 4).
+        keypoints: float64 (N, K, 3), x, y and a confidence 0-1; of labels 1 for a labelled point, else 0.
+        mask: (index) -> left, top and uint8 (height, width), 1 on the object.
+        corners: float32 (N, 4, 2), of oriented boxes.
+    """
+
+    boxes_xyxy: NDArray[np.float64]
+    keypoints: NDArray[np.float64] | None = None
+    mask: Callable[[int], tuple[int, int, NDArray[np.uint8]]] | None = None
+    corners: NDArray[np.float32] | None = None
+
+    @classmethod
+    def found(cls, found: Detections) -> Objects:
+        """Return what a model found."""
+        masks, points = found.masks, found.keypoints
+        return cls(
+            found.xyxy.astype(np.float64),
+            None if points is None else points.astype(np.float64),
+            None if masks is None else lambda index: masks.within(index, found.xyxy[index]),
+            found.corners,
+        )
+
+    @classmethod
+    def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int]) -> Objects:
+        """Return what is labelled on an image of this size; an oriented box is the smallest one around a polygon."""
+        truth = truth.in_pixels(size_wh)
+        outlines, points = truth.outlines, truth.keypoints
+        if outlines is None:
+            return cls(truth.boxes_xyxy, None if points is None else np.array(points or np.empty((0, 0, 3))))
+        corners = [cv2.boxPoints(cv2.minAreaRect(outline.astype(np.float32))) for outline in outlines]
+        return cls(
+            truth.boxes_xyxy,
+            mask=lambda index: filled(outlines[index], size_wh),
+            corners=np.array(corners, np.float32).reshape(-1, 4, 2),
+        )
+
+
+class Detail(NamedTuple):
+    """One detail of objects.
+
+    Attributes:
+        name: its word in the names of metrics by labels: `mask` of `mask mAP50-95`.
+        agreement: name of the mean similarity of two models' matched objects.
+        alike: (found, reference) -> similarity of each pair, float64 (N, M), 0-1; None where one side lacks the detail.
+        most: most detections of a class in an image that count by labels.
+    """
+
+    name: str
+    agreement: str
+    alike: Callable[[Objects, Objects], NDArray[np.float64] | None]
+    most: int = MAX_DETECTIONS
+
+
+class Likeness(NamedTuple):
+    """Similarity of N found objects to M others in one detail, float64 (N, M)."""
+
+    detail: Detail
+    values: NDArray[np.float64]
+
+
+def likeness_of(found: Objects, reference: Objects) -> Likeness | None:
+    """Compare objects beyond their boxes; None if one side has only boxes, or they have not the same details."""
+    for detail in DETAILS:
+        values = detail.alike(found, reference)
+        if values is not None:
+            return Likeness(detail, values)
+    return None
+
+
+def _shared(a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the area that the boxes of each pair share, float64 (N, M)."""
+    sides = np.minimum(a_xyxy[:, None, 2:], b_xyxy[None, :, 2:]) - np.maximum(a_xyxy[:, None, :2], b_xyxy[None, :, :2])
+    area: NDArray[np.float64] = np.prod(np.clip(sides, 0, None), axis=2)
+    return area
+
+
+def box_overlaps(
+    a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64], crowd: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """Return the IoU of every pair, float64 (N, M), 0-1; for a `crowd` in `b`, intersection over the area of `a`."""
+    shared = _shared(a_xyxy, b_xyxy)
+    area_a, area_b = (np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) for boxes in (a_xyxy, b_xyxy))
+    whole = area_a[:, None] + area_b - shared
+    return quotient(shared, whole if crowd is None else np.where(crowd, area_a[:, None], whole), 0.0)
+
+
+def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
+    """Return COCO's object keypoint similarity over the keypoints that are confident in the reference: (N, M).
+
+    Where none is, COCO compares with twice the box: what lies in it is alike.
+    """
+    mine, theirs = found.keypoints, reference.keypoints
+    if mine is None or theirs is None or (len(theirs) and mine.shape[1] != theirs.shape[1]):
+        return None
+    if not len(theirs):
+        return np.zeros((len(mine), 0))
+    count = theirs.shape[1]
+    sigmas = np.array(_COCO_SIGMAS) / 1000 if count == len(_COCO_SIGMAS) else np.full(count, 1 / count)
+    first, last = reference.boxes_xyxy[:, None, :2], reference.boxes_xyxy[:, None, 2:]
+    area = _FILLED * (last - first).prod(axis=2)
+    is_seen = theirs[:, :, 2] >= _SEEN
+    is_lost = np.logical_not(is_seen.any(axis=1, keepdims=True))
+    places = mine[:, None, :, :2]
+    beyond = np.maximum(0, np.maximum(2 * first - last - places, places - 2 * last + first))
+    apart = np.where(is_lost[:, :, None], beyond, places - theirs[:, :, :2])
+    likely = np.exp(-(apart**2).sum(axis=3) / (8 * sigmas**2 * np.maximum(area, 1)))
+    is_seen |= is_lost
+    values: NDArray[np.float64] = (likely * is_seen).sum(axis=2) / is_seen.sum(axis=1)
+    return values
+
+
+def _masks(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
+    """Return the intersection over union of masks in the image's pixels, 0 where it is certainly below `MATCH`."""
+    if found.mask is None or reference.mask is None:
+        return None
+    values = np.zeros((len(found.boxes_xyxy), len(reference.boxes_xyxy)))
+    theirs = [reference.mask(index) for index in range(values.shape[1])]
+    areas = np.array([np.count_nonzero(seen) for _, _, seen in theirs])
+    # A mask does not reach beyond the pixels that its box touches.
+    touched = (boxes + np.array([-1, -1, 1, 1]) for boxes in (found.boxes_xyxy, reference.boxes_xyxy))
+    near = (_shared(*touched) >= MATCH * areas) & (areas > 0)
+    for index in np.flatnonzero(near.any(axis=1)).tolist():
+        mine = found.mask(index)
+        area = np.count_nonzero(mine[2])
+        for other in np.flatnonzero(near[index]).tolist():
+            both = _common(mine, theirs[other])
+            values[index, other] = both / (area + areas[other] - both)
+    return values
+
+
+def _common(one: tuple[int, int, NDArray[np.uint8]], other: tuple[int, int, NDArray[np.uint8]]) -> int:
+    """Count the pixels that two masks share."""
+    left, top = max(one[0], other[0]), max(one[1], other[1])
+    a, b = (seen[top - y :, left - x :] for x, y, seen in (one, other))
+    rows, columns = min(len(a), len(b)), min(a.shape[1], b.shape[1])
+    return int(np.count_nonzero(a[:rows, :columns] & b[:rows, :columns]))
+
+
+def filled(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
+    """Return left, top and uint8 (height, width): 1 where the centre of a pixel of the image lies in a polygon.
+
+    Lines that cross count by the even-odd rule. OpenCV's `fillPoly` would add the pixels under the outline.
+    """
+    bounds = np.ceil([outline.min(axis=0) - 0.5, outline.max(axis=0) - 0.5]).clip(0, size_wh).astype(int)
+    (left, top), (right, bottom) = bounds.tolist()
+    here = outline - 0.5 - bounds[0]
+    there = np.roll(here, -1, axis=0)
+    rows = np.arange(bottom - top)
+    side, row = ((here[:, 1:] <= rows) != (there[:, 1:] <= rows)).nonzero()
+    part = (row - here[side, 1]) / (there[side, 1] - here[side, 1])
+    crossings = np.ceil(here[side, 0] + part * (there[side, 0] - here[side, 0])).clip(0, right - left).astype(int)
+    width = right - left + 1
+    counts = np.bincount(row * width + crossings, minlength=len(rows) * width).reshape(len(rows), width)
+    return left, top, (counts.cumsum(axis=1)[:, :-1] & 1).astype(np.uint8)
+
+
+def _corners(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
+    """Return the intersection over union of oriented boxes."""
+    if found.corners is None or reference.corners is None:
+        return None
+    values = np.zeros((len(found.corners), len(reference.corners)))
+    for i, j in np.argwhere(_shared(found.boxes_xyxy, reference.boxes_xyxy) > 0).tolist():
+        mine, theirs = found.corners[i], reference.corners[j]
+        both, _ = cv2.intersectConvexConvex(mine, theirs)
+        either = cv2.contourArea(mine) + cv2.contourArea(theirs) - both
+        values[i, j] = both / either if either > 0 else 0.0
+    return values
+
+
+DETAILS = (
+    Detail("pose", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
+    Detail("mask", "masks of those matched (IoU)", _masks),
+    Detail("oriented", "oriented boxes of those matched (IoU)", _corners),
+)
