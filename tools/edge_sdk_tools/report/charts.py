@@ -483,7 +483,7 @@ def waterfall(steps: Sequence[Step]) -> BarChart:
         if change:
             tone: Tone = "loss" if change.value < 0 else "gain"
             same = change.low == change.high == 0
-            detail = "no difference" if same else "within noise" if change.contains_zero else ""
+            detail = "no difference" if same else "other images may show none" if change.contains_zero else ""
             bars = (bar_between(axis, start, start + change.value, tone),)
             rows.append(Row(step.name, detail, points(change), bars, whisker_over(axis, change, start)))
         elif step.kind == base or not _is_told_elsewhere(step, steps):
