@@ -50,7 +50,7 @@ def row(name: str, claimed: Figure, measured: Figure) -> str:
     """Return one line of the table."""
     if claimed.difference is None or measured.difference is None:
         raise ValueError(f"{name}: {claimed.name} has no reference")
-    claim, found = claimed.difference.elsewhere(), measured.difference.value
+    claim, found = claimed.difference.on_other_images(), measured.difference.value
     return (
         f"{name:24} {claimed.name:9} {100 * claim.value:+6.2f} [{100 * claim.low:+6.2f} to {100 * claim.high:+6.2f}]  "
         f"{100 * found:+6.2f}  {'covered' if claim.low <= found <= claim.high else 'missed'}"

@@ -122,13 +122,13 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
     def beside(name: str, fp32: float, int8: float, unit: str) -> tuple[str, ...]:
         return name, f"{fp32:.2f} {unit}", f"{int8:.2f} {unit}", f"{int8 / fp32:.2f}x"
 
-    missing = Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1).elsewhere((-1.0, 0.0))
+    missing = Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1).on_other_images((-1.0, 0.0))
     rows = [
         beside("model file", report.fp32_mb, report.int8_mb, "MB"),
         beside("latency here, 1 thread", report.fp32_latency_ms, report.int8_latency_ms, "ms"),
         (AGREEMENTS[agreement.metric].agreement_name, "", f"{agreement.value:.1%}", points_of(missing)),
         *(
-            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference.elsewhere()))
+            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference.on_other_images()))
             for f in report.quality
             if f.reference is not None and f.difference is not None
         ),

@@ -218,8 +218,8 @@ class Fleet:
             return view.news("unread", why, f"{address.kind} cannot be read: {why}")
         if isinstance(message, StatusMessage):
             device.take_status(message, now, is_retained=is_retained)
-            said = (device.status, device.reason, plain(message.run_id, 40))
-            news = device.news("status", said, _status_line(device))
+            line = _status_line(device)
+            news = device.news("status", (line, plain(message.run_id, 40)), line)
             # Retained status and state come in any order; a status that is published live is followed by a state.
             return news + (_state_news(device) if is_retained and device.status == "online" else [])
         if isinstance(message, StateMessage):

@@ -216,12 +216,6 @@ def argument(n: int, m: int = 2, *, k: int) -> nn.Module:
     return nn.Linear(n, m + k)
 
 
-class Argument(Net):
-    def __init__(self, n: int) -> None:  # a class that asks
-        super().__init__()
-        self.n = n
-
-
 def _with_classes(function: Callable[[int], nn.Module]) -> Callable[[], nn.Module]:
     """Give the argument, and keep the signature that asks for it."""
     return functools.wraps(function)(lambda: function(CLASSES))

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -60,10 +61,16 @@ class _Watching:
         return "\n".join(self._lines[1])
 
     def says(self, text: str, times: int = 1) -> None:
-        wait_until(lambda: self.shown.count(text) >= times, f"{text!r} in {self._lines}")
+        self._hears(0, text, times)
 
     def warns(self, text: str, times: int = 1) -> None:
-        wait_until(lambda: self.errors.count(text) >= times, f"{text!r} in {self._lines}")
+        self._hears(1, text, times)
+
+    def _hears(self, where: int, text: str, times: int) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while "\n".join(self._lines[where]).count(text) < times:
+            assert time.monotonic() < deadline, f"{text!r} not in {self._lines}"
+            time.sleep(0.01)
 
     def end(self, how: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(how)

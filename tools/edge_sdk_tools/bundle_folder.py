@@ -235,10 +235,7 @@ def golden_file(
 ) -> tuple[bytes, Golden]:
     """Return the bytes of the .npz with golden inputs, and its entry in the manifest.
 
-    Args:
-        file: its name.
-        golden: resized images, each with the outputs that the model gives for it.
-        noise: the quantization noise of each output, as `bundle.noise_of` gives it.
+    `golden` has resized images with the outputs that the model gives for each, `noise` what `bundle.noise_of` gives.
     """
     arrays: dict[str, Any] = {}
     for index, (image, outputs) in enumerate(golden):

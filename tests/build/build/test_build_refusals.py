@@ -20,20 +20,13 @@ from onnx import helper, numpy_helper
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import (
-    AccuracyGateError,
-    DataError,
-    EdgeError,
-    ModelError,
-    OutputError,
-    SizeGateError,
-    UsageError,
-)
+from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, ModelError, SizeGateError, UsageError
 from edge_sdk_tools import progress
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import JobRunner
 from tests.support import models as tiny
+from tests.support.configs import write_files
 from tests.support.connections import until
 from tests.support.jobs import local_cluster
 from tests.support.logs import refusal
@@ -51,14 +44,16 @@ from tests.support.projects import (
 )
 
 
-def _no_pictures(folder: Path) -> None:
+def _show(folder: Path, *images: np.ndarray) -> None:
+    """Calibrate with these pictures and no others."""
     for path in (folder / "pictures").iterdir():
         path.unlink()
+    for index, image in enumerate(images):
+        cv2.imwrite(str(folder / "pictures" / f"{index}.png"), image)
 
 
-def _one_picture(folder: Path) -> None:
-    _no_pictures(folder)
-    cv2.imwrite(str(folder / "pictures" / "a.png"), picture(0))
+def _black(side: int, count: int) -> list[np.ndarray]:
+    return [np.full((side, side, 3), level, np.uint8) for level in range(count)]
 
 
 def _edit(old: str, new: str) -> Callable[[Path], None]:
@@ -73,7 +68,7 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "family", "expected"),
     [
-        (_one_picture, DataError, "a.png; equal files count once), expected 2 or more"),
+        (lambda folder: _show(folder, picture(0)), DataError, "0.png; equal files count once), expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
         (_edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"), AccuracyGateError, "of the best: INT8 agrees"),
@@ -95,45 +90,43 @@ def test_what_cannot_be_built_leaves_the_old_bundle(
 
 def _make_agreement_fail(folder: Path) -> None:
     """Calibrate with black pictures: every activation of a real one is then far outside the range."""
-    _no_pictures(folder)
-    for index in range(3):
-        cv2.imwrite(str(folder / "pictures" / f"{index}.png"), np.full((16, 16, 3), index, np.uint8))
+    _show(folder, *_black(16, 3))
     _edit("[data]", '[data]\nevaluation = "real"')(folder)
     write_pictures(folder / "real", 16, first=50)
 
 
 def test_a_detector_that_finds_nothing_is_a_failure_and_not_an_agreement_of_one(tmp_path: Path) -> None:
     model = write_detector(tmp_path)
-    _no_pictures(tmp_path)
-    for index in range(4):
-        cv2.imwrite(str(tmp_path / "pictures" / f"{index}.png"), np.full((64, 64, 3), index, np.uint8))
+    _show(tmp_path, *_black(64, 4))
     with pytest.raises(ModelError, match=r"nothing on 4 of 4 images with .*; give images that show what it"):
         build(model, "x86_64", tmp_path / "a.edge")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "expected"),
-    [
+def test_errors_are_one_line_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, exit_code, expected in (
         (["nowhere.toml", "--target", "x86_64"], 2, "nowhere.toml: no such file"),
         (["model.toml", "--target", "pi9"], 2, "unknown target 'pi9'"),
         (["model.toml"], 2, "Missing option '--target'"),
         (["model.toml", "--target", "arm64", "--bundle-version", str(2**53)], 2, "range 1<=x<=90071992547"),
         (["model.toml", "--target", "x86_64", "-o", "nowhere/a.edge"], 2, "the folder nowhere does not exist"),
         (["model.toml", "--target", "x86_64", "-o", "labels.txt"], 2, "labels.txt: exists and is not a bundle"),
+        (["model.toml", "--target", "x86_64", "-o", "/proc/a.edge"], 1, "/proc/a.edge: cannot be written"),
         (["model.toml", "--target", "x86_64", "-o", ".."], 2, "expected the name of a bundle"),
         (["model.toml", "--target", "x86_64", "-o", "\udcff.edge"], 2, "its path is not valid UTF-8, which ONNX's"),
-    ],
-)
-def test_errors_are_one_line_with_the_right_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, arguments: list[str], exit_code: int, expected: str
-) -> None:
-    write_project(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
-    captured = cli(exit_code, "build", *arguments)
-    assert expected in captured.err
-    assert captured.err.count("\n") == 1, captured.err
-    assert sorted(tmp_path.rglob("*")) == before
+    ):
+        said = cli(exit_code, "build", *arguments).err
+        assert (expected in said, said.count("\n")) == (True, 1), said
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def _run_limited(program: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Without measuring coverage, which writes files and takes memory, and would trip over the same limits."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**others, **environment})
 
 
 @pytest.mark.long
@@ -147,13 +140,7 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
         "from edge_sdk.cli.root import run; sys.exit(run(sys.argv[2:]))"
     )
     for limit in ("64", "2500", "4000", "20000"):  # the last cuts the profile of a run
-        arguments = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
-        # Measuring coverage writes files too, and would trip over the same limit.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        done = subprocess.run(
-            [sys.executable, "-c", program, limit, *arguments], capture_output=True, text=True, check=False,
-            env=environment,
-        )  # fmt: skip
+        done = _run_limited(program, limit, "build", model, "--target", "x86_64", "-o", tmp_path / "a.edge")
         assert done.returncode == 1, (limit, done.stderr)
         # On a busy machine a line about progress stands before it.
         [line] = [line for line in done.stderr.splitlines() if " so far" not in line]
@@ -165,12 +152,9 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("manifest", ["{}", "not even JSON"])
 def test_a_folder_of_somebody_else_is_never_replaced(tmp_path: Path, manifest: str) -> None:
     model, folder = write_project(tmp_path), tmp_path / "webapp"
-    folder.mkdir()
-    (folder / "manifest.json").write_text(manifest)
-    (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="webapp: exists and is not a bundle"):
-        build(model, "x86_64", folder)
-    assert (folder / "thesis.tex").read_text() == "years of work"
+    write_files(folder, {"manifest.json": manifest, "thesis.tex": "years of work"})
+    assert "webapp: exists and is not a bundle" in refusal(UsageError, build, model, "x86_64", folder)
+    assert (folder / "thesis.tex").read_text() == "years of work\n"
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
@@ -207,12 +191,6 @@ def test_an_interrupt_between_the_renames_keeps_the_old_bundle(tmp_path: Path, m
     assert Bundle.open(output).manifest.version == 1
 
 
-def test_a_path_that_cannot_be_made(tmp_path: Path) -> None:
-    model = write_project(tmp_path)
-    with pytest.raises(OutputError, match=r"/proc/a\.edge: cannot be written"):
-        build(model, "x86_64", Path("/proc/a.edge"))
-
-
 def _without_softmax(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The classifier's logits, behind an operator that does not tell what they are."""
     proto.graph.node[-1].op_type = "Identity"
@@ -227,15 +205,11 @@ def _hidden_softmax(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _quantized(proto: onnx.ModelProto) -> onnx.ModelProto:
-    scale, zero = numpy_helper.from_array(np.float32(0.01), "s"), numpy_helper.from_array(np.uint8(0), "z")
-    proto.graph.initializer.extend([scale, zero])
-    pair = [
-        helper.make_node("QuantizeLinear", ["images", "s", "z"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
-    ]
+    for name, value in (("s", np.float32(0.01)), ("z", np.uint8(0))):
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
     proto.graph.node[0].input[0] = "d"
-    for node in reversed(pair):
-        proto.graph.node.insert(0, node)
+    proto.graph.node.insert(0, helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]))
+    proto.graph.node.insert(0, helper.make_node("QuantizeLinear", ["images", "s", "z"], ["q"]))
     return proto
 
 
@@ -317,11 +291,7 @@ def test_what_decides_a_result_is_part_of_its_name(tmp_path: Path) -> None:
     _build(model, tmp_path / "a.edge", store, evaluation=[data])
     assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 2
     # Another label: the calibration is what it was, the measurement is not.
-    labels = data / "labels.csv"
-    lines = labels.read_text().splitlines()
-    name, class_id = lines[-1].split(",")
-    lines[-1] = f"{name},{(int(class_id) + 1) % 3}"
-    labels.write_text("\n".join(lines) + "\n")
+    write_labelled(tmp_path / "data", proto, 30, wrong=1)
     assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
     # One calibration image less: other ranges.
     sorted((tmp_path / "pictures").iterdir())[0].unlink()
@@ -335,8 +305,7 @@ def test_boxes_and_the_teacher_are_part_of_what_decides_a_result(tmp_path: Path)
     data, store = write_boxes(tmp_path / "data", "coco", 12), tmp_path / "store"
     first, second = (_build(model, tmp_path / "a.edge", store, evaluation=[data]) for _ in range(2))
     assert any(figure.name == "mAP50" for figure in first.quality)
-    assert first.remembered_steps == 0
-    assert second.remembered_steps > 1
+    assert first.remembered_steps == 0 < 1 < second.remembered_steps
     assert first.distillation == second.distillation
     write_boxes(data, "coco", 12, first_box=0.25)
     assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1  # the calibration
@@ -372,10 +341,8 @@ def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
         _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert stderr.splitlines()[-1] == "edge-sdk: interrupted"  # a slow build says before how far it is
-    assert not list(tmp_path.glob(".a.edge*"))
-    assert not (tmp_path / "a.edge").exists()
-    assert not list(cache.glob("builds/.*"))
-    assert not list(scratch.iterdir())
+    left = (*tmp_path.glob(".a.edge*"), *tmp_path.glob("a.edge"), *cache.glob("builds/.*"), *scratch.iterdir())
+    assert left == ()
     assert "finished step" in cli(0, *command).out
     assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "int8"
     assert "finished step" not in cli(0, *command, "--fresh").out
@@ -399,16 +366,11 @@ _WHOLE = "import resource, sys; from edge_sdk.cli.root import run; size = int(sy
 )
 def test_want_of_memory_is_one_line(tmp_path: Path, program: str, megabytes: int) -> None:
     model, output = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
-    arguments = [str(megabytes), "build", str(model), "--target", "x86_64", "-o", str(output)]
-    # Measuring coverage takes memory too; OpenBLAS takes some for every core, and ends the process where it gets none.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False,
-        env={**environment, "OPENBLAS_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
+    # OpenBLAS takes memory for every core, and ends the process where it gets none.
+    arguments = (megabytes, "build", model, "--target", "x86_64", "-o", output)
+    done = _run_limited(program, *arguments, OPENBLAS_NUM_THREADS="1")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert "edge-sdk: out of memory: " in done.stderr or "OpenBLAS error: Memory allocation" in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
     until(lambda: not list(tmp_path.glob(".a.edge*")))
     assert not output.exists()
 
@@ -435,7 +397,7 @@ def test_what_dies_between_the_renames_gives_the_old_bundle_back(tmp_path: Path)
     )
     partial = tmp_path / ".a.edge.building-1"
     partial.mkdir()
-    assert subprocess.run([sys.executable, "-c", program, str(partial), str(output)], check=False).returncode == 9
+    assert subprocess.run([sys.executable, "-c", program, partial, output], check=False).returncode == 9
     # The guard takes a moment; without it this waits in vain.
     until(lambda: not list(tmp_path.glob(".a.edge*")))
     assert Bundle.open(output).manifest.version == 1
@@ -457,11 +419,9 @@ class Project:
 
     def built(self, name: str, job_runner: JobRunner, **arguments: Any) -> tuple[BuildResult, Provenance]:
         """What the build says, and how the model was made."""
-        bundle = self.folder / name
-        report = build(
-            self.model, "x86_64", bundle, evaluation=[self.data], bundle_version=1, job_runner=job_runner, **arguments
-        )
-        made = Bundle.open(bundle).manifest.provenance
+        given = {"evaluation": [self.data], "bundle_version": 1, "job_runner": job_runner, **arguments}
+        report = build(self.model, "x86_64", self.folder / name, **given)
+        made = Bundle.open(self.folder / name).manifest.provenance
         # Which input is faster is a matter of time.
         return report, msgspec.structs.replace(made, recipe={**made.recipe, "input": ""})
 
@@ -473,10 +433,8 @@ def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:
         alone, chosen = project.built("a.edge", job_runner)
     with JobRunner(jobs=2) as job_runner:
         both, of_both = project.built("b.edge", job_runner)
-    assert len(alone.candidates) > 5
-    assert len(chosen.float_nodes) > 1
-    assert of_both == chosen
-    assert both.quality == alone.quality
+    assert (len(alone.candidates) > 5, len(chosen.float_nodes) > 1) == (True, True)
+    assert (of_both, both.quality) == (chosen, alone.quality)
     # Two at once may try one more than was needed.
     tried = {trial.recipe: trial.change for trial in both.candidates}
     assert {trial.recipe: trial.change for trial in alone.candidates}.items() <= tried.items()
@@ -491,16 +449,11 @@ def test_a_cluster_need_not_see_the_images(tmp_path: Path) -> None:
     def hide(step: str, done: int, _total: int) -> None:
         if step == "try recipes" and done == 0 and project.data.exists():
             project.data.rename(hidden)
-        elif step == "measure latency" and hidden.exists():
-            hidden.rename(project.data)
-
-    def bring_back(step: str, done: int, total: int) -> None:
-        hide(step, done, total)
-        if step == "try recipes" and done and hidden.exists():
+        elif step in ("try recipes", "measure latency") and hidden.exists():
             hidden.rename(project.data)
 
     with local_cluster(1) as cluster, JobRunner(scheduler=cluster.scheduler_address) as job_runner:
-        report, _ = project.built("b.edge", job_runner, on_progress=bring_back)
+        report, _ = project.built("b.edge", job_runner, on_progress=hide)
     assert report.agreement.images == 60
 
 

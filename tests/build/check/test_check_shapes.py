@@ -1,7 +1,8 @@
 """What the gate makes of a model: sides are fixed, old opsets raised, and what stands against it is named."""
 
 import itertools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,140 +16,92 @@ from edge_sdk_tools.check.model_file import put_weights
 from edge_sdk_tools.graph.index import Value
 from tests.support.reports import IMAGE, SIZE, examined, network, only, report_on
 
-_Weights = dict[str, np.ndarray]
 
-
-def _pooled(shape: Sequence[int | str]) -> onnx.ModelProto:
+def _pooled(shape: Sequence[int | str] = IMAGE) -> onnx.ModelProto:
     return network("y = GlobalAveragePool(images)", {"y": ["n", 3, "h", "w"]}, shape=shape)
 
 
-def _unknown_rank() -> onnx.ModelProto:
-    model = _pooled([1, 3, SIZE, SIZE])
-    model.graph.input[0].type.tensor_type.ClearField("shape")
-    return model
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: _pooled([1, 3, SIZE, SIZE]),
-        lambda: _pooled(["batch", 3, "height", "width"]),
-        lambda: _pooled(["a", "b", "c", "d"]),
-        _unknown_rank,
-    ],
-)
-def test_free_sides_are_fixed_from_model_toml(tmp_path: Path, make: Callable[[], onnx.ModelProto]) -> None:
-    found = examined(tmp_path, make())
+@pytest.mark.parametrize("shape", [IMAGE, ["batch", 3, "height", "width"], ["a", "b", "c", "d"], None])
+def test_free_sides_are_fixed_from_model_toml(tmp_path: Path, shape: list[int | str] | None) -> None:
+    model = _pooled(shape or IMAGE)
+    if shape is None:  # of unknown rank
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+    found = examined(tmp_path, model)
     assert found.report.passed, found.report.findings
-    assert found.report.input is not None
-    assert (found.report.input.name, found.report.input.type) == ("images", "float")
-    assert found.report.input.shape == (1, 3, SIZE, SIZE)
+    image = found.report.input
+    assert (image.name, image.type, image.shape) == ("images", "float", (1, 3, SIZE, SIZE))
     proto = onnx.ModelProto.FromString(found.skeleton)
     sides = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*proto.graph.input, *proto.graph.output)]
     assert sides == [[1, 3, SIZE, SIZE], [1, 3, 1, 1]]
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
+def test_an_image_of_another_shape(tmp_path: Path) -> None:
+    for shape, expected in (
         ([2, 3, SIZE, SIZE], "has shape 2x3x8x8, model.toml says 1x3x8x8 (NCHW, RGB); frames come one at a time"),
         (["n", 16, "w", 3], '; set size_wh = [8, 16] and layout = "NHWC" under [input] in model.toml'),
         ([1, 3, 4, 4], "; correct input.size_wh, input.color or input.layout in model.toml"),
         ([], "has shape scalar"),
-    ],
-)
-def test_an_image_of_another_shape(tmp_path: Path, shape: list[int | str], expected: str) -> None:
-    report = report_on(tmp_path, _pooled(shape))
-    assert only(report, "input").what.startswith("input 'images' has shape ")
-    assert expected in only(report, "input").line
-    assert not report.passed
+    ):
+        report = report_on(tmp_path, _pooled(shape))
+        assert expected in only(report, "input").line
+        assert not report.passed
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
+def test_a_free_size_at_which_layers_do_not_meet(tmp_path: Path) -> None:
+    for shape, expected in (
         (["n", 3, "h", "w"], "at 8x8, expected multiples of 32; the nearest are size_wh = [32, 32] and [32, 32]"),
         ([1, 3, SIZE, SIZE], "ncompatible dimensions"),
-    ],
-)
-def test_a_free_size_at_which_layers_do_not_meet(tmp_path: Path, shape: list[int | str], expected: str) -> None:
-    half = "p = MaxPool <kernel_shape=[2, 2]> (images)\n y = Add(images, p)"
-    assert expected in only(report_on(tmp_path, network(half, {"y": ["n", 3, "h", "w"]}, shape=shape)), "shape").line
+    ):
+        half = "p = MaxPool <kernel_shape=[2, 2]> (images)\n y = Add(images, p)"
+        model = network(half, {"y": ["n", 3, "h", "w"]}, shape=shape)
+        assert expected in only(report_on(tmp_path, model), "shape").line
 
 
-@pytest.mark.parametrize(
-    ("elements", "expected"),
-    [
+def test_inputs_that_are_no_image(tmp_path: Path) -> None:
+    for elements, expected in (
         ([TensorProto.UINT16], "input 'images' is UINT16, expected FLOAT"),
         ([77], "input 'images' is of unknown type 77"),
         ([TensorProto.FLOAT, TensorProto.INT64], "has 2 inputs, expected one image input (images, more)"),
         ([], "has 0 inputs, expected one image input"),
-    ],
-)
-def test_inputs_that_are_no_image(tmp_path: Path, elements: list[int], expected: str) -> None:
-    model = _pooled([1, 3, SIZE, SIZE])
-    del model.graph.input[:]
-    names = ("images", "more")
-    for name, element in zip(names, elements, strict=False):
-        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, SIZE, SIZE]))
-        model.graph.input[-1].type.tensor_type.elem_type = element
-    assert expected in only(report_on(tmp_path, model), "input").what
+    ):
+        model = _pooled()
+        del model.graph.input[:]
+        for name, element in zip(("images", "more"), elements, strict=False):
+            model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, IMAGE))
+            model.graph.input[-1].type.tensor_type.elem_type = element
+        assert expected in only(report_on(tmp_path, model), "input").what
 
 
-@pytest.mark.parametrize(
-    ("model", "where", "dimension", "step"),
-    [
-        (
-            network(
-                """boxes = Reshape(images, box_shape) scores = Reshape(images, score_shape)
-                suppress = NonMaxSuppression(boxes, scores, most) y = Cast<to = 1>(suppress)""",
-                {"y": ["detections", 3]},
-                {"box_shape": np.array([1, 48, 4]), "score_shape": np.array([1, 4, 48]), "most": np.array([10])},
-            ),
-            "'suppress' (NonMaxSuppression)",
-            "dimension 0",
-            "nms=False",
-        ),
-        (network("find = NonZero(images) y = Cast<to = 1>(find)", {"y": [4, "found"]}), "'find' (NonZero)",
-         "dimension 1", "cut the model before that node"),
-    ],
-    ids=["suppressed", "nonzero"],
-)  # fmt: skip
-def test_an_output_of_free_shape(tmp_path: Path, model: onnx.ModelProto, where: str, dimension: str, step: str) -> None:
-    finding = only(report_on(tmp_path, model), "dynamic")
-    assert (finding.severity, finding.where) == ("error", "y")
-    assert where in finding.what
-    assert dimension in finding.what
-    assert step in finding.next_step
+def test_an_output_of_free_shape(tmp_path: Path) -> None:
+    text = """boxes = Reshape(images, box_shape) scores = Reshape(images, score_shape)
+        suppress = NonMaxSuppression(boxes, scores, most) y = Cast<to = 1>(suppress)"""
+    weights = {"box_shape": np.array([1, 48, 4]), "score_shape": np.array([1, 4, 48]), "most": np.array([10])}
+    suppressed = network(text, {"y": ["detections", 3]}, weights)
+    nonzero = network("find = NonZero(images) y = Cast<to = 1>(find)", {"y": [4, "found"]})
+    for model, *expected in (
+        (suppressed, "'suppress' (NonMaxSuppression)", "dimension 0", "nms=False"),
+        (nonzero, "'find' (NonZero)", "dimension 1", "cut the model before that node"),
+    ):
+        finding = only(report_on(tmp_path, model), "dynamic")
+        assert (finding.severity, finding.where) == ("error", "y")
+        assert all(part in finding.line for part in expected)
 
 
-@pytest.mark.parametrize(
-    ("text", "shape", "weights"),
-    [
-        # depends on the picture inside only
-        ("a = NonZero(images) b = Cast<to = 1>(a) y = ReduceSum<keepdims = 0>(b)", (), {}),
-        # as exporters write a flatten of a free batch
-        (
-            "a = Shape(images) b = Gather(a, zero) c = Concat<axis = 0>(b, rest) y = Reshape(images, c)",
-            (1, 3 * SIZE * SIZE),
-            {"zero": np.array([0]), "rest": np.array([-1])},
-        ),
-        # comes out of floating-point arithmetic, which no inference follows
-        (
-            """a = Exp(powers) b = Round(a) c = Cast<to = 7>(b) d = Reshape(images, c)
-            y = Conv<kernel_shape = [1, 1]>(d, w)""",
-            (1, 5, 4, 4),
-            {"powers": np.log([1, 12, 4, 4]).astype(np.float32), "w": np.ones((5, 12, 1, 1), np.float32)},
-        ),
-    ],
-)
-def test_shapes_are_found(tmp_path: Path, text: str, shape: tuple[int, ...], weights: dict[str, np.ndarray]) -> None:
-    model = network(text, {"y": [*"abcd"[: len(shape)]]}, weights, shape=["n", 3, "h", "w"])
-    report = report_on(tmp_path, model)
-    assert report.passed, report.findings
-    assert report.outputs[0].shape == shape
-    assert report.costs is not None
-    assert report.costs.unknown_nodes == 0
+def test_shapes_are_found(tmp_path: Path) -> None:
+    weights = {
+        "zero": np.array([0]), "rest": np.array([-1]), "powers": np.log([1, 12, 4, 4]).astype(np.float32),
+        "w": np.ones((5, 12, 1, 1), np.float32),
+    }  # fmt: skip
+    inside_only = "a = NonZero(images) b = Cast<to = 1>(a) y = ReduceSum<keepdims = 0>(b)"
+    as_exporters_flatten = "a = Shape(images) b = Gather(a, zero) c = Concat<axis = 0>(b, rest) y = Reshape(images, c)"
+    by_arithmetic = """a = Exp(powers) b = Round(a) c = Cast<to = 7>(b) d = Reshape(images, c)
+        y = Conv<kernel_shape = [1, 1]>(d, w)"""
+    for text, shape in ((inside_only, ()), (as_exporters_flatten, (1, 3 * SIZE * SIZE)), (by_arithmetic, (1, 5, 4, 4))):
+        used = {name: value for name, value in weights.items() if name in re.findall(r"\w+", text)}
+        model = network(text, {"y": [*"abcd"[: len(shape)]]}, used, shape=["n", 3, "h", "w"])
+        report = report_on(tmp_path, model)
+        assert report.passed, report.findings
+        assert (report.outputs[0].shape, report.costs.unknown_nodes) == (shape, 0)
 
 
 def test_every_contradiction_is_named(tmp_path: Path) -> None:
@@ -169,15 +122,13 @@ def test_a_failure_at_run_time_is_named(tmp_path: Path) -> None:
     text = "index = Cast<to = 7>(nine) beyond = Gather<axis = 1>(images, index) y = Relu(beyond)"
     model = network(text, {"y": [1, 1, SIZE, SIZE]}, {"nine": np.array([9], np.float32)})
     finding = only(report_on(tmp_path, model), "run")
-    assert finding.severity == "error"
-    assert "beyond" in finding.what or "Gather" in finding.what
+    assert (finding.severity, "beyond" in finding.what or "Gather" in finding.what) == ("error", True)
 
 
 def test_a_tensor_that_no_device_holds(tmp_path: Path) -> None:
     text = "big = ConstantOfShape(shape) most = ReduceMax<keepdims = 0>(big) y = Add(images, most)"
     finding = only(report_on(tmp_path, network(text, weights={"shape": np.array([500, 1000, 1000])})), "size")
-    assert finding.what.startswith("tensor 'big' of node 'big' (ConstantOfShape)")
-    assert "2 GB, expected 1 at most" in finding.what
+    assert re.search(r"^tensor 'big' of node 'big' \(ConstantOfShape\).*2 GB, expected 1 at most", finding.what)
 
 
 def test_functions_are_put_in_place(tmp_path: Path) -> None:
@@ -189,8 +140,7 @@ def test_functions_are_put_in_place(tmp_path: Path) -> None:
     found = examined(tmp_path, model)
     assert found.report.passed, found.report.findings
     proto = onnx.ModelProto.FromString(found.skeleton)
-    assert [node.op_type for node in proto.graph.node] == ["Relu"]
-    assert not proto.functions
+    assert ([node.op_type for node in proto.graph.node], len(proto.functions)) == (["Relu"], 0)
     model.functions[0].opset_import[0].version = 12
     assert "was written for another opset" in only(report_on(tmp_path, model), "file").what
 
@@ -206,7 +156,7 @@ def test_real_weights_where_shapes_follow_from_values(tmp_path: Path) -> None:
 
 
 def test_sparse_weights_are_refused(tmp_path: Path) -> None:
-    model = _pooled([1, 3, SIZE, SIZE])
+    model = _pooled()
     sparse = model.graph.sparse_initializer.add(dims=[4])
     sparse.values.CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0]))
     sparse.indices.CopyFrom(helper.make_tensor("w_indices", TensorProto.INT64, [1], [2]))
@@ -220,14 +170,7 @@ def test_a_list_of_findings_has_an_end(tmp_path: Path) -> None:
     assert only(report, "more").what == "50 more findings are left out"
 
 
-_RANDOM = np.random.default_rng(3)
-
-
-def _floats(*shape: int) -> np.ndarray:
-    return _RANDOM.normal(size=shape).astype(np.float32)
-
-
-def _old(opset: int, text: str, weights: _Weights | None = None) -> onnx.ModelProto:
+def _old(opset: int, text: str, weights: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:
     """Of an output whose shape nothing tells: inference has to find it, or the trial run."""
     model = network(text, weights=weights, opset=opset)
     model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -246,14 +189,14 @@ def _layers(opset: int, batch: int | str = "N") -> onnx.ModelProto:
     """Weights that are large enough to be cut out, and a free batch."""
     text = """a = Conv<pads = [1, 1, 1, 1]>(images, w) b = GlobalAveragePool(a) c = Flatten(b)
         y = Gemm<transB = 1>(c, m, bias)"""
-    weights = {"w": _floats(64, 3, 3, 3), "m": _floats(32, 64), "bias": _floats(32)}
+    random, shapes = np.random.default_rng(3), {"w": (64, 3, 3, 3), "m": (32, 64), "bias": (32,)}
+    weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     return network(text, {"y": [batch, 32]}, weights, shape=[batch, 3, SIZE, SIZE], opset=opset)
 
 
 _OLD = [
     *(_old(opset, "y = Softmax<axis = 1>(images)") for opset in (7, 12)),
     *(_upsample(*o) for o in itertools.product((7, 9, 10), ("nearest", "linear"), (2.0, 1.5))),
-    _upsample(10, "linear", 0.5),
     _old(11, "a = ReduceSum<axes = [2, 3]>(images) y = Squeeze<axes = [2, 3]>(a)"),
     *map(_layers, (7, 12)),
 ]
@@ -283,48 +226,37 @@ def test_an_old_opset_computes_the_same_after_raising(tmp_path: Path, original: 
     np.testing.assert_allclose(after, before, atol=1e-6)
 
 
-def test_the_note_says_what_was_raised(tmp_path: Path) -> None:
-    found = only(report_on(tmp_path, _layers(11)), "opset")
-    assert (found.severity, found.what) == ("note", "opset 11 was raised to 13, which per-channel weights need")
-
-
 def test_a_conversion_that_changes_the_result_is_refused(tmp_path: Path) -> None:
     """onnx's converter leaves Hardmax alone, which meant all axes from the given one on before opset 13."""
-    report = report_on(tmp_path, _old(11, "y = Hardmax<axis = 1>(images)"))
-    assert not report.passed
-    [finding] = report.of("error")
+    [finding] = report_on(tmp_path, _old(11, "y = Hardmax<axis = 1>(images)")).of("error")
     assert finding.what == "raising opset 11 to 13 changes what it computes: output 'y' is off by up to 1"
 
 
-@pytest.mark.parametrize(
-    ("opset", "expected"),
-    [
+def test_an_opset_outside_the_range(tmp_path: Path) -> None:
+    for opset, expected in (
         (6, "opset 6, expected 7 or higher"),
         (-3, "opset -3, expected 7 or higher"),
         (None, "names no ai.onnx opset"),
         (22, "opset 22, but ONNX Runtime 1.20.1 on arm64 runs up to 21"),
-    ],
-)
-def test_an_opset_outside_the_range(tmp_path: Path, opset: int | None, expected: str) -> None:
-    model = _layers(13)
-    if opset is None:
-        del model.opset_import[:]
-    else:
-        model.opset_import[0].version = opset
-    [finding] = report_on(tmp_path, model).of("error")
-    assert expected in finding.what
-    assert finding.next_step.startswith("export it")
+    ):
+        model = _layers(13)
+        if opset is None:
+            del model.opset_import[:]
+        else:
+            model.opset_import[0].version = opset
+        [finding] = report_on(tmp_path, model).of("error")
+        assert expected in finding.what
+        assert finding.next_step.startswith("export it")
 
 
 def test_a_newer_ir_version_is_lowered_and_said(tmp_path: Path) -> None:
     model = _layers(17)
     model.ir_version = 11 if onnx.IR_VERSION >= 11 else 10
     found = examined(tmp_path, model)
-    assert found.report.passed
+    assert (found.report.passed, found.report.ir_version) == (True, model.ir_version)
     assert onnx.ModelProto.FromString(found.skeleton).ir_version == 10
-    assert found.report.ir_version == model.ir_version
     said = [f.what for f in found.report.findings if f.rule == "ir-version"]
-    assert (len(said) == 1) == (model.ir_version > 10)
+    assert len(said) == (model.ir_version > 10)
 
 
 @pytest.mark.parametrize("version", [0, onnx.IR_VERSION + 1])
@@ -371,18 +303,15 @@ def _with(value: float, count: int, filters: int) -> np.ndarray:
     ],
 )
 def test_weights_that_are_no_numbers(tmp_path: Path, filters: int, value: float, rule: str, expected: str) -> None:
-    report = report_on(tmp_path, _conv(_with(value, 3, filters)))
-    finding = only(report, rule)
-    assert (finding.severity, finding.where) == ("error", "w")
-    assert finding.what == expected.format(filters * 27)
-    assert finding.next_step
+    finding = only(report_on(tmp_path, _conv(_with(value, 3, filters))), rule)
+    assert (finding.severity, finding.where, finding.what) == ("error", "w", expected.format(filters * 27))
 
 
-@pytest.mark.parametrize("element", [np.float16, np.float64])
-def test_of_other_floating_point_types_too(tmp_path: Path, element: type[np.generic]) -> None:
-    weights = {"w": _with(np.nan, 2, 64).astype(element)}
-    model = network("f = Cast<to = 1>(w) c = Conv(images, f) y = GlobalAveragePool(c)", {"y": [1, 64, 1, 1]}, weights)
-    assert "2 of its" in only(report_on(tmp_path, model), "nan-weight").what
+def test_of_other_floating_point_types_too(tmp_path: Path) -> None:
+    text = "f = Cast<to = 1>(w) c = Conv(images, f) y = GlobalAveragePool(c)"
+    for element in (np.float16, np.float64):
+        model = network(text, {"y": [1, 64, 1, 1]}, {"w": _with(np.nan, 2, 64).astype(element)})
+        assert "2 of its" in only(report_on(tmp_path, model), "nan-weight").what
 
 
 def test_a_constant_node_is_a_weight_as_well(tmp_path: Path) -> None:
@@ -418,28 +347,19 @@ def test_a_variance_below_zero(tmp_path: Path) -> None:
 
 def _dropout(mode: str, constant: str = "") -> onnx.ModelProto:
     weights = {"half": np.array(0.5, np.float32), "on": np.array(True), "off": np.array(False)}
-    model = network(f"{constant} y = Dropout(images, half{mode})", weights=weights)
-    if "text" in mode:
-        model.graph.initializer.add(name="text", data_type=TensorProto.STRING)
-    return model
+    return network(f"{constant} y = Dropout(images, half{mode})", weights=weights)
 
 
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
+def test_what_training_left_behind(tmp_path: Path) -> None:
+    for model, expected in (
         (_dropout(", on"), "node 'y' (Dropout) drops values at random"),
         (_dropout(", yes", "yes = Constant<value = bool {1}>()"), "node 'y' (Dropout) drops values at random"),
-        (_dropout(", text"), "node 'y' (Dropout) drops values at random"),
         (_normalized([1, 1, 1], "<training_mode = 1>"), "node 'y' (BatchNormalization) is in training mode"),
         (network("a = RandomNormalLike(images) y = Add(images, a)"), "node 'a' (RandomNormalLike) draws random num"),
-    ],
-    ids=["dropout", "dropout by constant", "dropout by text", "batch normalization", "random"],
-)
-def test_what_training_left_behind(tmp_path: Path, model: onnx.ModelProto, expected: str) -> None:
-    finding = only(report_on(tmp_path, model), "training")
-    assert finding.severity == "error"
-    assert finding.what.startswith(expected)
-    assert finding.next_step.startswith("export it")
+    ):
+        finding = only(report_on(tmp_path, model), "training")
+        assert (finding.severity, finding.what[: len(expected)]) == ("error", expected)
+        assert finding.next_step.startswith("export it")
 
 
 @pytest.mark.parametrize("mode", ["", ", off"])
@@ -460,16 +380,8 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
     assert [f.rule for f in report_on(tmp_path, model).of("error")] == found[1:]
 
 
-def _macs(operator: str, *shapes: tuple[int, ...], output: tuple[int, ...], **attributes: object) -> int | None:
-    names = [f"x{index}" for index in range(len(shapes))]
-    node = helper.make_node(operator, names, ["y"], **attributes)
-    values = {name: Value("float", shape) for name, shape in (*zip(names, shapes, strict=True), ("y", output))}
-    return node_macs(node, values)
-
-
-@pytest.mark.parametrize(
-    ("operator", "inputs", "output", "attributes", "expected"),
-    [
+def test_multiply_accumulates() -> None:
+    for operator, inputs, output, attributes, expected in (
         # output 16x5x5, each from 3x3x3
         ("Conv", [(1, 3, 8, 8), (16, 3, 3, 3)], (1, 16, 5, 5), {}, 16 * 5 * 5 * 27),
         # depthwise: one channel a filter
@@ -481,12 +393,10 @@ def _macs(operator: str, *shapes: tuple[int, ...], output: tuple[int, ...], **at
         ("Gemm", [(2, 5), (5, 4), (4,)], (2, 4), {}, 2 * 4 * 5),
         ("Gemm", [(5, 2), (5, 4)], (2, 4), {"transA": 1}, 2 * 4 * 5),
         ("Relu", [(1, 3, 8, 8)], (1, 3, 8, 8), {}, 0),
-    ],
-)
-def test_multiply_accumulates(
-    operator: str, inputs: list[tuple[int, ...]], output: tuple[int, ...], attributes: dict[str, object], expected: int
-) -> None:
-    assert _macs(operator, *inputs, output=output, **attributes) == expected
+    ):
+        values = {f"x{index}": Value("float", shape) for index, shape in enumerate(inputs)}
+        node = helper.make_node(operator, [*values], ["y"], **attributes)
+        assert node_macs(node, {**values, "y": Value("float", output)}) == expected, operator
 
 
 def test_the_peak_is_what_lives_at_once(tmp_path: Path) -> None:
@@ -494,12 +404,10 @@ def test_the_peak_is_what_lives_at_once(tmp_path: Path) -> None:
     weights = {"w1": np.ones((4, 3, 1, 1), np.float32), "w2": np.ones((2, 4, 1, 1), np.float32)}
     report = report_on(tmp_path, network(text, {"y": [1, 6, SIZE, SIZE]}, weights))
     costs, area = report.costs, SIZE * SIZE
-    assert costs is not None
     # At the last node a (4), c (2) and y (6); images and b are free by then.
     assert (costs.peak_activation_bytes, costs.peak_node) == ((4 + 2 + 6) * area * 4, "y")
-    assert costs.macs == area * (4 * 3 + 2 * 4)
+    assert (costs.macs, costs.unknown_nodes) == (area * (4 * 3 + 2 * 4), 0)
     assert (costs.parameters, costs.weight_bytes) == (12 + 8, 80)
-    assert costs.unknown_nodes == 0
     operators = [(use.name, use.nodes, use.macs) for use in report.operators]
     assert operators == [("Conv", 2, area * 20), ("Concat", 1, 0), ("Relu", 1, 0)]
 
@@ -508,13 +416,11 @@ def test_bounds_axes_and_shapes_are_no_parameters(tmp_path: Path) -> None:
     text = """low = Constant<value = float {0}>() gain = Constant<value = float[3, 1, 1] {1, 2, 3}>()
         a = Clip(images, low) b = Mul(a, gain) y = Reshape(b, shape)"""
     costs = report_on(tmp_path, network(text, {"y": [1, 192]}, {"shape": np.array([1, -1])})).costs
-    assert costs is not None
     assert (costs.parameters, costs.weight_bytes) == (3, 12)
 
 
 def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
     report = report_on(tmp_path, network('y = Einsum<equation = "nchw,nchw->nchw">(images, images)'))
-    assert report.passed
     assert only(report, "costs").what == "the multiply-accumulates of Einsum are not counted"
 
 
@@ -522,5 +428,5 @@ def test_more_than_the_board_has(tmp_path: Path) -> None:
     text = "a = Tile(images, times) b = Neg(a) c = Add(a, b) y = ReduceMean<axes = [2, 3]>(c)"
     model = network(text, {"y": [1, 3, 1, 1]}, {"times": np.array([1, 1, 1000, 1000])})
     finding = only(report_on(tmp_path, model, target="raspberry_pi_zero_2w"), "memory")
-    assert finding.where == "c"
-    assert finding.what == "weights and activations take 549 MiB even in INT8, raspberry_pi_zero_2w has 512"
+    said = "weights and activations take 549 MiB even in INT8, raspberry_pi_zero_2w has 512"
+    assert (finding.where, finding.what) == ("c", said)

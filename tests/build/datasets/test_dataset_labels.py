@@ -6,7 +6,6 @@ import os
 import shutil
 import struct
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,9 @@ from PIL import Image
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.tasks.spec import Task
-from edge_sdk_tools.datasets.dataset import IGNORE, BoxTruth, ClassTruth, Dataset, MaskTruth
+from edge_sdk_tools.datasets.dataset import IGNORE, BoxTruth, ClassTruth, Dataset
 from edge_sdk_tools.datasets.reading import read_dataset
+from tests.support.configs import write_files
 from tests.support.logs import refusal
 from tests.support.projects import picture, write_pictures
 
@@ -27,27 +27,25 @@ CLASSES = (
 
 
 def _class_ids(dataset: Dataset) -> dict[str, int]:
-    assert dataset.truths is not None
     pairs = zip(dataset.images.images, dataset.truths, strict=True)
     return {image.path.stem: truth.class_id for image, truth in pairs if isinstance(truth, ClassTruth)}
 
 
-@pytest.mark.parametrize(
-    ("text", "classes"),
-    [
-        ("file,class_id\n000.png,2\n001.png,0\n", {"000": 2, "001": 0}),
+def _skipped(dataset: Dataset) -> list[tuple[str, str]]:
+    return [(skipped.path.name, skipped.reason) for skipped in dataset.images.skipped]
+
+
+def test_labels_csv(tmp_path: Path) -> None:
+    write_pictures(tmp_path, 3)
+    for text, classes in (
         ("\ufefffile,class_id\r\n001.png,0\r\n\r\n000.png,2\r\n", {"000": 2, "001": 0}),
         (' File , Class_ID \n"./000.png", 2 \n"001.png",1.0', {"000": 2, "001": 1}),
         ('file,label\n000.png,"Tench, tinca TINCA"\n001.png,cardigan\n', {"000": 0, "001": 2}),
         ("file,class_id\n000.png,2\n000.png,2\n", {"000": 2}),
-    ],
-)
-def test_labels_csv(tmp_path: Path, text: str, classes: dict[str, int]) -> None:
-    write_pictures(tmp_path, 3)
-    (tmp_path / "labels.csv").write_text(text, encoding="utf-8", newline="")
-    dataset = read_dataset(tmp_path, CLASSES, "classification")
-    assert _class_ids(dataset) == classes
-    assert dataset.format == "labels.csv"
+    ):
+        (tmp_path / "labels.csv").write_text(text, encoding="utf-8", newline="")
+        dataset = read_dataset(tmp_path, CLASSES, "classification")
+        assert (_class_ids(dataset), dataset.format) == (classes, "labels.csv")
 
 
 def test_labels_csv_names_files_in_folders_of_any_suffix(tmp_path: Path) -> None:
@@ -64,11 +62,9 @@ def test_labels_csv_names_files_in_folders_of_any_suffix(tmp_path: Path) -> None
 def test_class_folders_without_images_count_for_nothing(tmp_path: Path) -> None:
     write_pictures(tmp_path / "tench", 1)
     write_pictures(tmp_path, 1, first=7)
-    (tmp_path / "no class").mkdir()
-    (tmp_path / "no class" / "notes.txt").write_text("nothing")
+    write_files(tmp_path, {"no class/notes.txt": "nothing"})
     dataset = read_dataset(tmp_path, CLASSES, "classification")
-    assert _class_ids(dataset) == {"000": 0}
-    assert [(s.path.name, s.reason) for s in dataset.images.skipped] == [("007.png", "lies in no class folder")]
+    assert (_class_ids(dataset), _skipped(dataset)) == ({"000": 0}, [("007.png", "lies in no class folder")])
 
 
 @pytest.mark.parametrize("rows", ["class_id\n000.png,0\n001.png,1\n", "label\n000.png,cat\n001.png,dog\n"])
@@ -82,25 +78,13 @@ def test_the_background_is_no_class(tmp_path: Path, rows: str) -> None:
         read_dataset(tmp_path, labels, "classification", background_class=True)
 
 
-@pytest.mark.parametrize(
-    ("folder", "class_id"),
-    [
-        ("tench, Tinca tinca", 0),
-        ("Cardigan", 1),
-        ("cardigan", 2),
-        ("n02105412", 5),
-        ("n02105412_kelpie", 5),
-        ("n01440764 tench, Tinca tinca", 0),
-        ("n01440764_tench", 0),
-        ("Kelpie", 5),
-        (unicodedata.normalize("NFD", "Crème_brûlée"), 6),
-        ("fitch", 9),
-    ],
-)
-def test_a_folder_is_named_by_label_synonym_or_class_id(tmp_path: Path, folder: str, class_id: int) -> None:
-    write_pictures(tmp_path / folder / "deep", 1)
-    dataset = read_dataset(tmp_path, CLASSES, "classification")
-    assert (_class_ids(dataset), dataset.format) == ({"000": class_id}, "class folders")
+def test_a_folder_is_named_by_label_synonym_or_class_id(tmp_path: Path) -> None:
+    names = {"tench, Tinca tinca": 0, "Cardigan": 1, "cardigan": 2, "n02105412": 5, "n02105412_kelpie": 5, "fitch": 9}
+    names |= {"n01440764_tench": 0, "Kelpie": 5, unicodedata.normalize("NFD", "Crème_brûlée"): 6}
+    for place, (folder, class_id) in enumerate(names.items()):
+        write_pictures(tmp_path / str(place) / folder / "deep", 1)
+        dataset = read_dataset(tmp_path / str(place), CLASSES, "classification")
+        assert (_class_ids(dataset), dataset.format) == ({"000": class_id}, "class folders"), folder
 
 
 @pytest.mark.parametrize(
@@ -147,14 +131,10 @@ def test_of_several_formats_the_first_that_fits_is_read(tmp_path: Path, kept: st
         write_pictures(tmp_path / "masks", 2)
     if "tench" in kept:
         write_pictures(tmp_path / "tench", 1, first=5)
-    if "labels " in f"{kept} ":
-        (tmp_path / "labels").mkdir()
-        (tmp_path / "labels" / "000.txt").write_text("0 .5 .5 .1 .1\n")
-    if "labels.csv" in kept:
-        (tmp_path / "labels.csv").write_text("file,class_id\nimages/000.png,1\n")
-    if "a.json" in kept:
-        images = [{"id": 1, "file_name": "000.png"}]
-        (tmp_path / "a.json").write_text(json.dumps({"images": images, "annotations": [], "categories": []}))
+    coco = {"images": [{"id": 1, "file_name": "000.png"}], "annotations": [], "categories": []}
+    texts = {"labels.csv": "file,class_id\nimages/000.png,1", "a.json": json.dumps(coco), "labels": "0 .5 .5 .1 .1"}
+    for name in texts.keys() & kept.split():
+        write_files(tmp_path, {"labels/000.txt" if name == "labels" else name: texts[name]})
     if " " in kept:
         assert read_dataset(tmp_path, CLASSES, task).format == expected
     else:
@@ -185,18 +165,15 @@ def _coco(count: int = 3, **more: object) -> dict[str, object]:
 
 
 def _boxes(dataset: Dataset) -> dict[str, BoxTruth]:
-    assert dataset.truths is not None
-    pairs = zip(dataset.images.images, dataset.truths, strict=True)
-    return {image.path.name: truth for image, truth in pairs if isinstance(truth, BoxTruth)}
+    return {image.path.name: truth for image, truth in zip(dataset.images.images, dataset.truths, strict=True)}
 
 
 def test_coco(tmp_path: Path) -> None:
     write_pictures(tmp_path, 3)
     (tmp_path / "labels.json").write_text(json.dumps(_coco()))
     dataset = read_dataset(tmp_path, OBJECTS, "detection")
-    boxes = _boxes(dataset)
     assert dataset.format == "coco"
-    first, second, third = boxes["000.png"], boxes["001.png"], boxes["002.png"]
+    first, second, third = dataset.truths
     assert first.boxes_xyxy.tolist() == [[1.5, 2.25, 11.5, 22.25], [46, 1, 50, 1]]
     assert (first.class_ids.tolist(), first.crowd.tolist(), first.relative) == ([1, 0], [False, False], False)
     assert (second.class_ids.tolist(), second.crowd.tolist()) == ([0], [True])
@@ -206,11 +183,7 @@ def test_coco(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "images"),
-    [
-        ("coco.json", "."),
-        ("instances_val2017.json", "val2017"),
-        ("annotations/instances_val2017.json", "images/val2017"),
-    ],
+    [("instances_val2017.json", "val2017"), ("annotations/instances_val2017.json", "images/val2017")],
 )
 def test_images_lie_near_the_json(tmp_path: Path, file: str, images: str) -> None:
     write_pictures(tmp_path / images, 3)
@@ -228,8 +201,7 @@ def test_an_image_of_another_size_than_was_annotated_is_skipped(tmp_path: Path) 
     Image.fromarray(picture(2, width=48, height=40)).save(tmp_path / "002.png", exif=exif.tobytes())
     (tmp_path / "a.json").write_text(json.dumps(_coco()))
     dataset = read_dataset(tmp_path, OBJECTS, "detection")
-    [skipped] = dataset.images.skipped
-    assert (skipped.path.name, skipped.reason) == ("002.png", "40x48 pixels, its labels were drawn on 48x40")
+    assert _skipped(dataset) == [("002.png", "40x48 pixels, its labels were drawn on 48x40")]
 
 
 def test_ids_may_be_strings_and_sizes_left_out(tmp_path: Path) -> None:
@@ -239,7 +211,7 @@ def test_ids_may_be_strings_and_sizes_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(whole))
     dataset = read_dataset(tmp_path, OBJECTS, "detection")
     assert _boxes(dataset)["000.png"].class_ids.tolist() == [0]
-    assert [(s.path.name, s.reason) for s in dataset.images.skipped] == [("002.png", "listed in a.json and not there")]
+    assert _skipped(dataset) == [("002.png", "listed in a.json and not there")]
 
 
 def test_other_json_beside_it_is_passed_over(tmp_path: Path) -> None:
@@ -254,43 +226,31 @@ def test_other_json_beside_it_is_passed_over(tmp_path: Path) -> None:
         read_dataset(tmp_path, OBJECTS, "detection")
 
 
-def _yolo(folder: Path, *lines: str) -> Path:
-    write_pictures(folder / "images", 1)
-    (folder / "labels").mkdir()
-    (folder / "labels" / "000.txt").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("line", "class_id", "box_xyxy"),
-    [
+def test_yolo(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "images", 1)
+    for line, class_id, box_xyxy in (
         ("1 0.5 0.5 0.25 0.5", 1, [0.375, 0.25, 0.625, 0.75]),
         ("2.0\t.5 .5 1 1e0 ", 2, [0, 0, 1, 1]),
         ("1 0.1 0.2 0.5 0.9 0.3 0.4 -0.0005 1.0005", 1, [0, 0.2, 0.5, 1]),
-    ],
-)
-def test_yolo(tmp_path: Path, line: str, class_id: int, box_xyxy: list[float]) -> None:
-    dataset = read_dataset(_yolo(tmp_path, line, "", "0 .5 .5 .1 .1"), OBJECTS, "detection")
-    truth = _boxes(dataset)["000.png"]
-    assert dataset.format == "yolo"
-    assert truth.boxes_xyxy[0] == pytest.approx(box_xyxy, abs=1e-12)
-    assert (truth.class_ids.tolist(), truth.crowd.tolist(), truth.relative) == ([class_id, 0], [False, False], True)
-    assert truth.in_pixels((48, 40))[0] == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40])
+    ):
+        write_files(tmp_path, {"labels/000.txt": f"{line}\n\n0 .5 .5 .1 .1"})
+        dataset = read_dataset(tmp_path, OBJECTS, "detection")
+        [truth] = dataset.truths
+        assert dataset.format == "yolo"
+        assert truth.boxes_xyxy[0] == pytest.approx(box_xyxy, abs=1e-12)
+        assert (truth.class_ids.tolist(), truth.crowd.tolist(), truth.relative) == ([class_id, 0], [False] * 2, True)
+        assert truth.in_pixels((48, 40))[0] == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40])
 
 
 def test_yolo_labels_lie_as_their_images_do(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images" / "val" / "day", 2)
     write_pictures(tmp_path / "images", 1, first=5)
-    (tmp_path / "labels" / "val" / "day").mkdir(parents=True)
-    (tmp_path / "labels" / "val" / "day" / "001.txt").write_text("2 .5 .5 .1 .1\r\n1 .5 .5 .1 .1")
-    (tmp_path / "labels" / "000.txt").write_text("0 .5 .5 .1 .1")
-    (tmp_path / "labels" / "classes.txt").write_text("person\n")
+    texts = {"val/day/001.txt": "2 .5 .5 .1 .1\r\n1 .5 .5 .1 .1", "000.txt": "0 .5 .5 .1 .1", "classes.txt": "person"}
+    write_files(tmp_path / "labels", texts)
     dataset = read_dataset(tmp_path, OBJECTS, "detection")
     found = {name: truth.class_ids.tolist() for name, truth in _boxes(dataset).items()}
     assert found == {"000.png": [], "001.png": [2, 1], "005.png": []}
-    assert [(s.path.name, s.reason) for s in dataset.images.skipped] == [
-        ("000.txt", "no image of this name in images/")
-    ]
+    assert _skipped(dataset) == [("000.txt", "no image of this name in images/")]
 
 
 LABELS = ("road", "car", "sky")
@@ -311,61 +271,39 @@ def _png(ids: np.ndarray = IDS, mode: str = "L", **more: object) -> bytes:
 
 def _masks(folder: Path, data: bytes) -> Path:
     write_pictures(folder / "images", 1)
-    (folder / "masks").mkdir()
+    (folder / "masks").mkdir(exist_ok=True)
     (folder / "masks" / "000.png").write_bytes(data)
     return folder
 
 
-def _mask(dataset: Dataset) -> MaskTruth:
-    assert dataset.truths is not None
-    [truth] = dataset.truths
-    assert isinstance(truth, MaskTruth)
-    return truth
-
-
-@pytest.mark.parametrize(
-    ("data", "ids"), [(_png(), IDS), (_png(mode="P"), IDS), (_png(IDS % 3, mode="P", bits=2), IDS % 3)]
-)
-def test_masks_are_class_ids(tmp_path: Path, data: bytes, ids: np.ndarray) -> None:
-    dataset = read_dataset(_masks(tmp_path, data), LABELS, "segmentation")
-    mask = _mask(dataset).read()
-    assert dataset.format == "masks"
-    assert mask.dtype == np.uint8
-    assert np.array_equal(mask, ids)
+def test_masks_are_class_ids(tmp_path: Path) -> None:
+    for data, ids in ((_png(), IDS), (_png(mode="P"), IDS), (_png(IDS % 3, mode="P", bits=2), IDS % 3)):
+        dataset = read_dataset(_masks(tmp_path, data), LABELS, "segmentation")
+        mask = dataset.truths[0].read()
+        assert (dataset.format, mask.dtype, np.array_equal(mask, ids)) == ("masks", np.uint8, True)
 
 
 def test_masks_lie_as_their_images_do(tmp_path: Path) -> None:
     _masks(tmp_path, _png())
     write_pictures(tmp_path / "images" / "deep", 2, first=5)
     (tmp_path / "masks" / "deep").mkdir()
-    (tmp_path / "masks" / "deep" / "006.png").write_bytes(_png())
-    (tmp_path / "masks" / "007.png").write_bytes(_png())
+    for name in ("deep/006.png", "007.png"):
+        (tmp_path / "masks" / name).write_bytes(_png())
     dataset = read_dataset(tmp_path, LABELS, "segmentation")
     assert [i.path.name for i in dataset.images.images] == ["000.png", "006.png"]
-    assert [(s.path.name, s.reason) for s in dataset.images.skipped] == [
-        ("005.png", "no mask of this name in masks/"),
-        ("007.png", "no image of this name in images/"),
-    ]
+    reasons = {"005.png": "no mask of this name in masks/", "007.png": "no image of this name in images/"}
+    assert dict(_skipped(dataset)) == reasons
 
 
-def _grey_of(bits: int) -> bytes:
-    data = bytearray(_png())
-    data[24] = bits
-    return bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
+def test_what_is_no_mask_is_refused_at_once(tmp_path: Path) -> None:
+    for data, expected in (
         (_png(mode="RGB"), "the mask holds RGB colours; expected a PNG of 8-bit grey levels or of palette indices"),
-        (_grey_of(4), "the mask holds 4-bit grey levels; expected"),
+        (_png()[:24] + b"\4" + _png()[25:], "the mask holds 4-bit grey levels; expected"),
         (_png()[:20], "the mask is no PNG; expected"),
         (_png()[:16] + struct.pack(">II", 40000, 40000) + _png()[24:], "the mask has 40000x40000 pixels, expected 67"),
-    ],
-)
-def test_what_is_no_mask_is_refused_at_once(tmp_path: Path, data: bytes, expected: str) -> None:
-    said = refusal(DataError, read_dataset, _masks(tmp_path, data), LABELS, "segmentation")
-    assert said.startswith(f"{tmp_path / 'masks' / '000.png'}: {expected}")
+    ):
+        said = refusal(DataError, read_dataset, _masks(tmp_path, data), LABELS, "segmentation")
+        assert said.startswith(f"{tmp_path / 'masks' / '000.png'}: {expected}")
 
 
 def test_without_one_mask_there_is_nothing_to_measure(tmp_path: Path) -> None:
@@ -375,18 +313,15 @@ def test_without_one_mask_there_is_nothing_to_measure(tmp_path: Path) -> None:
         read_dataset(tmp_path, LABELS, "segmentation")
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
+def test_what_only_reading_shows_is_refused(tmp_path: Path) -> None:
+    for change, expected in (
         (lambda path: path.write_bytes(_png(IDS % 3 + 1)), "the mask holds class 3, expected 0 to 2, or 255 for what"),
         (lambda path: path.write_bytes(_png()[:-30]), "mask cannot be decoded; copy or export it again"),
         (lambda path: path.unlink(), "mask cannot be read: No such file"),
-    ],
-)
-def test_what_only_reading_shows_is_refused(tmp_path: Path, change: Callable[[Path], object], expected: str) -> None:
-    truth = _mask(read_dataset(_masks(tmp_path, _png()), LABELS, "segmentation"))
-    change(truth.path)
-    assert refusal(DataError, truth.read).startswith(f"{truth.path}: {expected}")
+    ):
+        [truth] = read_dataset(_masks(tmp_path, _png()), LABELS, "segmentation").truths
+        change(truth.path)
+        assert refusal(DataError, truth.read).startswith(f"{truth.path}: {expected}")
 
 
 @pytest.mark.parametrize(

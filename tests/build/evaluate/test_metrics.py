@@ -358,10 +358,10 @@ def test_the_interval_holds_the_truth_and_other_images_as_often_as_it_says() -> 
     for seed in range(100):
         sample, other = (np.random.default_rng(seed).random((2, 120)) < 0.6).astype(np.float64)
         found = interval_of(mean_of(sample)(weights), weights)
-        elsewhere = found.elsewhere((0.0, 1.0))
-        held += found.low <= 0.6 <= found.high, elsewhere.low <= other.mean() <= elsewhere.high
+        other_images = found.on_other_images((0.0, 1.0))
+        held += found.low <= 0.6 <= found.high, other_images.low <= other.mean() <= other_images.high
     assert ((held >= 90) & (held <= 99)).all()
-    wider = msgspec.structs.astuple(Interval(0.5, 0.4, 0.9).elsewhere((0.0, 1.0)))
+    wider = msgspec.structs.astuple(Interval(0.5, 0.4, 0.9).on_other_images((0.0, 1.0)))
     assert wider == pytest.approx((0.5, 0.5 - math.sqrt(0.02), 1.0))
 
 

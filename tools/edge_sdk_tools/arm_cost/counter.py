@@ -14,6 +14,7 @@ import functools
 import hashlib
 import platform
 import signal
+import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -70,16 +71,11 @@ def classify(words: NDArray[np.uint32]) -> NDArray[np.intp]:
     return found
 
 
-_HEAD_WORDS = 3  # a block's runs take two, its length one
+_HEAD = struct.Struct("=QI")  # of a block: its runs, and its number of instructions
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Counted instructions of one inference on one thread.
-
-    Attributes:
-        cpu: the core, in qemu's spelling.
-        by_class: the same by class, in the order of `classes()`; they add up to the total.
-    """
+    """Counted instructions of one inference on one thread of a core in qemu's spelling, in all and by class."""
 
     model: str
     cpu: str
@@ -102,21 +98,17 @@ class Counts(msgspec.Struct, frozen=True):
 
 def count_classes(record: bytes) -> dict[str, int]:
     """Return instructions by class from what the plugin wrote: each block's runs, its length and its instructions."""
-    if len(record) % 4:
-        raise ValueError("the record of counts is cut short")
-    data = np.frombuffer(record, np.uint32)
-    words, runs = [], []
+    words: list[NDArray[np.uint32]] = []
+    runs: list[NDArray[np.uint64]] = []
     start = 0
-    while start < len(data):
-        if start + _HEAD_WORDS > len(data):
-            raise ValueError("the record of counts is cut short")
-        runs_of_block = int(data[start : start + 2].view(np.uint64)[0])
-        end = start + _HEAD_WORDS + int(data[start + 2])
-        if end > len(data):
-            raise ValueError("the record of counts is cut short")
-        words.append(data[start + _HEAD_WORDS : end])
-        runs.append(np.full(len(words[-1]), runs_of_block, np.uint64))
-        start = end
+    try:
+        while start < len(record):
+            runs_of_block, length = _HEAD.unpack_from(record, start)
+            words.append(np.frombuffer(record, np.uint32, length, start + _HEAD.size))
+            runs.append(np.full(length, runs_of_block, np.uint64))
+            start += _HEAD.size + words[-1].nbytes
+    except (struct.error, ValueError) as cause:
+        raise ValueError("the record of counts is cut short") from cause
     totals = [0] * len(classes())
     if words:
         found, all_runs = classify(np.concatenate(words)), np.concatenate(runs)
@@ -129,12 +121,7 @@ _PROCESSORS = 4
 
 @dataclass(frozen=True)
 class Core:
-    """One CPU core that can be emulated and counted.
-
-    Attributes:
-        model: the CPU in qemu's spelling, which is the targets' too.
-        part, variant, revision, features: as /proc/cpuinfo has them; `asimddp` is the dot product.
-    """
+    """One CPU core that can be emulated and counted: its name as qemu and targets spell it, and its /proc/cpuinfo."""
 
     model: str
     part: str
@@ -142,28 +129,24 @@ class Core:
     revision: str
     features: str
 
-    def cpuinfo(self) -> str:
-        """Return the content of /proc/cpuinfo on the board."""
-        fields = (
-            ("BogoMIPS", "108.00"),
-            ("Features", self.features),
-            ("CPU implementer", "0x41"),
-            ("CPU architecture", "8"),
-            ("CPU variant", self.variant),
-            ("CPU part", self.part),
-            ("CPU revision", self.revision),
-        )
-        body = "".join(f"{name}\t: {value}\n" for name, value in fields)
-        return "".join(f"processor\t: {number}\n{body}\n" for number in range(_PROCESSORS))
-
     def files(self) -> dict[str, str]:
         """Files of the kernel that differ from this machine's, by path.
 
         ONNX Runtime chooses its kernels by what it reads there, and dies of what an x86 kernel writes.
         """
+        fields = {
+            "BogoMIPS": "108.00",
+            "Features": self.features,
+            "CPU implementer": "0x41",
+            "CPU architecture": "8",
+            "CPU variant": self.variant,
+            "CPU part": self.part,
+            "CPU revision": self.revision,
+        }
+        body = "".join(f"{name}\t: {value}\n" for name, value in fields.items())
         span = f"0-{_PROCESSORS - 1}\n"
         return {
-            "proc/cpuinfo": self.cpuinfo(),
+            "proc/cpuinfo": "".join(f"processor\t: {number}\n{body}\n" for number in range(_PROCESSORS)),
             "sys/devices/system/cpu/possible": span,
             "sys/devices/system/cpu/present": span,
         }
@@ -209,11 +192,6 @@ class Recipe(msgspec.Struct, frozen=True):
         """Name of the folder: readable where it matters, and another one whenever anything changes."""
         digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()
         return f"onnxruntime-{self.onnxruntime}-{digest[:12]}"
-
-    @property
-    def requirements(self) -> tuple[str, ...]:
-        """Wheels for the emulated board, as pip wants them."""
-        return (f"onnxruntime=={self.onnxruntime}", f"numpy=={self.numpy}")
 
 
 def current_recipe() -> Recipe:
@@ -263,30 +241,20 @@ class Counter:
         """The system as programs see it on a board with that core."""
         return self.folder / cpu
 
-    def count(self, model: Path, cpu: Cpu, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
+    def count(self, model: Path | None, cpu: str, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
         """Count the instructions of one inference, on one thread and noise for input; a batch that is left open is 1.
 
+        Without a model nothing is run, which shows that everything works together.
+
         Raises:
-            UsageError: there is no such file or core.
+            UsageError: there is no such file.
             ModelError: ONNX Runtime on the board cannot run it.
             EdgeError: the emulator failed, or took longer than the time limit.
             OSError: the disk is full.
         """
-        if model.suffix not in SUFFIXES or not model.is_file():
+        if model and (model.suffix not in SUFFIXES or not model.is_file()):
             what = "not a model" if model.exists() else "no such file"
             raise UsageError(f"{model}: {what}, expected an {' or '.join(SUFFIXES)} file")
-        if cpu not in CPUS:
-            raise UsageError(f"{cpu!r} cannot be counted, expected one of: {', '.join(CPUS)}")
-        return self._run(cpu, model, time_limit_s)
-
-    def try_out(self) -> None:
-        """Run Python, ONNX Runtime and the plugin on each core without a model; it leaves their bytecode too."""
-        for core in self.recipe.cores:
-            counts = self._run(core.model, None, TIME_LIMIT_S)
-            if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
-                raise EdgeError(f"the emulated {core.model} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
-
-    def _run(self, cpu: str, model: Path | None, time_limit_s: float) -> Counts:
         what = model.name if model else "a trial"
         with tempfile.TemporaryDirectory(prefix="edge-sdk-count-") as scratch:
             record = Path(scratch).absolute() / "counts"  # the emulator runs in another folder
@@ -301,6 +269,13 @@ class Counter:
                 raise _fault(what, cpu, done.returncode, done.stderr)
             by_class = count_classes(record.read_bytes())
         return Counts(what, cpu, done.stdout.strip(), sum(by_class.values()), by_class)
+
+    def try_out(self) -> None:
+        """Run Python, ONNX Runtime and the plugin on each core without a model; it leaves their bytecode too."""
+        for core in self.recipe.cores:
+            counts = self.count(None, core.model)
+            if not counts.total or counts.onnxruntime != self.recipe.onnxruntime:
+                raise EdgeError(f"the emulated {core.model} counts nothing, or has ONNX Runtime {counts.onnxruntime!r}")
 
     @property
     def environment(self) -> dict[str, str]:

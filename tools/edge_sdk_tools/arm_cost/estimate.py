@@ -11,11 +11,10 @@ instruction in ONNX Runtime's INT8 kernels against one in its FP32 kernels:
 
 (MobileNetV2, on A76 also EfficientNet-Lite0, then ResNet50 and YOLOv8n.)
 
-A build has no counter where `edge-sdk arm-cost setup` was not run, or where the target's core cannot be emulated.
-`kernels_ms` then adds up what each of ONNX Runtime's kernels takes: one run of the file on this machine names its
-kernels and the shapes that they make, and tables say how many instructions that takes on a Cortex-A72, which has no dot
-products of bytes, and on a Cortex-A76, which has them. Any other core counts as the one of these two that multiplies as
-it does. docs/arm-cost.md compares such sums with counted networks.
+Where a build has no counter (no setup, another core), `kernels_ms` adds up what each of ONNX Runtime's kernels takes:
+one run of the file here names its kernels and the shapes that they make, and tables say how many instructions that
+takes on a Cortex-A72, without dot products of bytes, and on a Cortex-A76, with them. Any other core counts as one of
+these two. docs/arm-cost.md compares such sums with counted networks.
 """
 
 from __future__ import annotations
@@ -76,13 +75,9 @@ class Estimate(BoardEstimate, frozen=True):
 
 
 def estimate(counts: Counts, target: Target) -> Estimate | None:
-    """Estimate the time of one inference, without preparation and decoding.
+    """Estimate the time of one inference, without preparation and decoding; raise ValueError for another core's counts.
 
-    Returns:
-        None where the target's clock is not known, or its core was never compared with a board.
-
-    Raises:
-        ValueError: the counts are of another core.
+    Return None where the target's clock is not known, or its core was never compared with a board.
     """
     if counts.cpu != target.cpu:
         raise ValueError(f"counted on {counts.cpu}, but {target.name} has {target.cpu or 'no core of its own'}")
@@ -123,8 +118,7 @@ def estimate_board(
 ) -> BoardEstimate | None:
     """Estimate the latency of one inference on the target, once for each file; None where it cannot be counted.
 
-    Raises:
-        ModelError: the emulated core cannot run the model, so that no device could.
+    A ModelError says that the emulated core cannot run the model, so that no device could.
     """
     cpu = core_of(target)
     if counter is None or cpu is None:
@@ -196,10 +190,7 @@ _VALUES = {
     "QuickGelu": 9.0,
     "Sigmoid": 8.1,
     "Concat": 0.6,
-    "Reshape": 0.0,
-    "Flatten": 0.0,
-    "Squeeze": 0.0,
-    "Unsqueeze": 0.0,
+    **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), 0.0),
 }
 """Instructions for each value that a kernel makes, the same on both cores."""
 _OTHER = 2.0

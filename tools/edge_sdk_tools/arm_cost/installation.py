@@ -22,14 +22,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, OutputError
-from edge_sdk_tools.arm_cost.counter import (
-    Core,
-    Counter,
-    Recipe,
-    counters_folder,
-    current_recipe,
-    find_counter,
-)
+from edge_sdk_tools.arm_cost.counter import Core, Counter, Recipe, counters_folder, current_recipe, find_counter
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 from edge_sdk_tools.packages import last_words, pip, run_program
 
@@ -83,45 +76,38 @@ class Apt:
     def download(self, packages: Sequence[str]) -> list[Path]:
         """Fetch packages (`name` or `name=version`) and all they depend on."""
         # Errors are ignored: a third party's source may lack this architecture. The installation below decides.
-        run_program([*self._command, "update"], timeout_s=_TIMEOUT_S)
+        self._run("update")
         # Remove packages of an earlier attempt that the server has replaced since.
-        run_program([*self._command, "autoclean"], timeout_s=_TIMEOUT_S)
-        install = [*self._command, "install", "--yes", "--download-only", *packages]
-        done = run_program(install, timeout_s=_TIMEOUT_S)
+        self._run("autoclean")
+        done = self._run("install", "--yes", "--download-only", *packages)
         if done.returncode:
-            raise MissingDependencyError(
-                f"apt-get cannot fetch {', '.join(packages)} ({last_words(done.stderr)}); "
-                "is the package server reachable?"
-            )
+            what = f"apt-get cannot fetch {', '.join(packages)} ({last_words(done.stderr)})"
+            raise MissingDependencyError(f"{what}; is the package server reachable?")
         return sorted(self._archives.glob("*.deb"))
 
     def fetch(self, arguments: Sequence[str], folder: Path) -> None:
         """Fetch packages or source archives into `folder`: `download NAME…` or `source …`, nothing they depend on."""
-
-        def run(*words: str) -> subprocess.CompletedProcess[str]:
-            return run_program([*self._command, *words], timeout_s=_TIMEOUT_S, cwd=folder)
-
-        def has_lists() -> bool:
-            return any((self._state / "lists").glob("*Packages*"))
-
-        done = run(*arguments) if has_lists() else None
+        done = self._run(*arguments, cwd=folder) if self._has_lists() else None
         if done is None or done.returncode:  # there are no lists, or the server has replaced what they name
-            done = run("-o", "APT::Update::Error-Mode=any", "update")
-            if has_lists():
-                done = run(*arguments)
+            done = self._run("-o", "APT::Update::Error-Mode=any", "update")
+            if self._has_lists():
+                done = self._run(*arguments, cwd=folder)
         if done.returncode:
-            raise MissingDependencyError(
-                f"apt-get {' '.join(arguments)} failed ({last_words(done.stderr)}); is the package server reachable?"
-            )
+            what = f"apt-get {' '.join(arguments)} failed ({last_words(done.stderr)})"
+            raise MissingDependencyError(f"{what}; is the package server reachable?")
+
+    def _run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return run_program([*self._command, *words], timeout_s=_TIMEOUT_S, cwd=cwd)
+
+    def _has_lists(self) -> bool:
+        return any((self._state / "lists").glob("*Packages*"))
 
 
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack one package into `folder`; follow links such as `lib` to `usr/lib`, which `dpkg-deb -x` would replace."""
+    tar = ["tar", "-x", "--no-same-owner", "--keep-directory-symlink", "-C", str(folder)]
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as reading:
-        tar = ["tar", "-x", "--no-same-owner", "--keep-directory-symlink", "-C", str(folder)]
-        done = subprocess.run(
-            tar, stdin=reading.stdout, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S
-        )
+        done = subprocess.run(tar, stdin=reading.stdout, capture_output=True, text=True, timeout=_TIMEOUT_S)
     if reading.returncode or done.returncode:
         words = done.stderr.strip().splitlines() or [f"dpkg-deb ended with {reading.returncode}"]
         raise OSError(f"{archive.name}: {words[0]}")
@@ -212,7 +198,9 @@ def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Coun
     if found is not None:
         return found
     require_apt()
-    compiler = _find_compiler()
+    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if compiler is None:
+        raise MissingDependencyError("there is no C compiler (cc); install Debian's gcc and libc6-dev")
     place = counters_folder(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -274,7 +262,8 @@ def _add_system(counter: Counter, scratch: Path, downloads: Path) -> None:
 
 def _add_wheels(counter: Counter, downloads: Path) -> None:
     recipe = counter.recipe
-    unpack_wheels(download_wheels(recipe.requirements, recipe.python, downloads / "wheels"), counter.site)
+    wanted = [f"onnxruntime=={recipe.onnxruntime}", f"numpy=={recipe.numpy}"]
+    unpack_wheels(download_wheels(wanted, recipe.python, downloads / "wheels"), counter.site)
 
 
 def _add_plugin(counter: Counter, compiler: str) -> None:
@@ -284,16 +273,8 @@ def _add_plugin(counter: Counter, compiler: str) -> None:
     done = run_program(command, timeout_s=60)
     if done.returncode:
         words = (done.stderr.strip().splitlines() or ["no message"])[0]
-        raise MissingDependencyError(
-            f"{compiler} cannot compile the plugin ({words}); install Debian's build-essential"
-        )
-
-
-def _find_compiler() -> str:
-    found = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
-    if found is None:
-        raise MissingDependencyError("there is no C compiler (cc); install Debian's gcc and libc6-dev")
-    return found
+        what = f"{compiler} cannot compile the plugin ({words})"
+        raise MissingDependencyError(f"{what}; install Debian's build-essential")
 
 
 def host_architecture() -> str:
@@ -315,15 +296,9 @@ def debian_sources(release: str, *, with_sources: bool = False) -> str:
     if not _KEYRING.is_file():
         raise MissingDependencyError(f"{_KEYRING} is missing; install the package debian-archive-keyring")
     kinds = ("deb", "deb-src") if with_sources else ("deb",)
-    mirror = _mirror()
-    return "".join(f"{kind} [signed-by={_KEYRING}] {mirror} {release} main\n" for kind in kinds)
-
-
-def _mirror() -> str:
-    """Return the Debian mirror that this machine's apt is configured with, else Debian's own."""
     command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian", "Label: Debian"]
-    done = run_program(command, timeout_s=_TIMEOUT_S)
-    return next(iter(done.stdout.split()), _DEBIAN)
+    mirror = next(iter(run_program(command, timeout_s=_TIMEOUT_S).stdout.split()), _DEBIAN)
+    return "".join(f"{kind} [signed-by={_KEYRING}] {mirror} {release} main\n" for kind in kinds)
 
 
 @contextlib.contextmanager

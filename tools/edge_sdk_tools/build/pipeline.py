@@ -19,14 +19,14 @@ import onnx
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Manifest, RuntimeRange
-from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
-from edge_sdk_tools.build.variants import Request, make_others, plan_sizes
+from edge_sdk_tools.build.variants import Request, calibrate, make_others, plan_sizes
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
-from edge_sdk_tools.check.gate import CheckedModel, as_admitted, check_model, runtime_range
+from edge_sdk_tools.check.gate import as_admitted, check_model, runtime_range
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageSet
 from edge_sdk_tools.datasets.reading import ImageSplit, split_images
@@ -35,7 +35,7 @@ from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 from edge_sdk_tools.prove.golden import replay_in, replay_variants
 from edge_sdk_tools.prove.parity import Forms, StepKind, measure_chain
-from edge_sdk_tools.quantize.calibration import Activations, watch_once
+from edge_sdk_tools.quantize.calibration import Activations
 from edge_sdk_tools.quantize.forms import signs_activations
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
 from edge_sdk_tools.report.collect import Compared, Steps, report_of
@@ -82,7 +82,8 @@ def build(
         # No process may write to the folder when it is removed.
         own.push(lambda kind, _error, _trace: helped.abandon() if kind else None)
         sizes = plan_sizes(spec, target, variants, folder.work, on_progress)
-        checked = _check(spec, target, on_progress)
+        with one_step(on_progress, "check"):
+            checked = check_model(spec, target, is_float=True)
         images = split_images(spec, checked.labels, calibration, evaluation)
         for warning in (*checked.warnings, *images.warnings):
             on_warning(warning)
@@ -91,10 +92,9 @@ def build(
         doubts = _judge(model, images)
         for doubt in doubts:
             on_warning(doubt)
-        named = spec.teacher
-        distilled = check_distillation(spec, named, checked, images.claim, helped, on_progress) if named else None
+        distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
         recipe = first_recipe(target, reduce_range=model.reduce_range)
-        activations = _calibrate(model, recipe, images.calibration)
+        activations = calibrate(model, recipe, images.calibration)
         search = RecipeSearch(model, activations, images, (*checked.warnings, *doubts)).run(recipe)
         if images.has_claim:
             model = model.on(images.claim)
@@ -103,7 +103,9 @@ def build(
             search = cross_validate(search, spec.gates, elsewhere=target.machine != platform.machine())
         if require_int8:
             search.require_int8()
-        first, taken = _fit(search.chosen or _float_model(model), target, folder.work)
+        # Where nothing held, the float model is measured like the others.
+        chosen = search.chosen or make_variants(model, [Recipe(precision="fp32")], lambda _: {})[0]
+        first, taken = _fit(chosen, target, folder.work)
         first, compared = _compare(model, distilled, activations, search, first)
         made = make_others(variants, sizes, model, first, images.calibration, requires_int8=require_int8)
         steps = Steps(model, images, checked, distilled, search, made, taken, *compared)
@@ -114,12 +116,6 @@ def build(
     return result_of(report, manifest, steps, folder, helped)
 
 
-def _check(spec: ModelSpec, target: Target, on_progress: OnProgress) -> CheckedModel:
-    """Requires nothing of the model; ensures that it is sound, float, and runs on the target."""
-    with one_step(on_progress, "check"):
-        return check_model(spec, target, is_float=True)
-
-
 def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
     """Requires a model that runs; ensures that it sees something, and returns what is doubtful about it."""
     seen = images.choice
@@ -127,24 +123,6 @@ def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
         seen = Dataset(ImageSet((*seen.images.images, *images.calibration.images)), None, "images")
     with one_step(model.on_progress, "judge the float model"):
         return check_float_model(model.fp32, seen)
-
-
-def _calibrate(model: VariantSpec, recipe: Recipe, images: ImageSet) -> Activations:
-    """Requires a simplified model and images that measure nothing; ensures a histogram of every activation."""
-    return watch_once(
-        model.job_runner,
-        model.simplified,
-        images,
-        model.spec.input,
-        symmetric=recipe.is_symmetric,
-        on_image=lambda done: model.on_progress("calibrate", done, len(images)),
-    )
-
-
-def _float_model(model: VariantSpec) -> ModelVariant:
-    """Requires a search in which nothing held; ensures the float model, measured like the others."""
-    [made] = make_variants(model, [Recipe(precision="fp32")], lambda _: {})
-    return made
 
 
 def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVariant, InputTrial]:

@@ -25,8 +25,6 @@ from edge_sdk.bundle.manifest import (
     RuntimeRange,
     Variant,
 )
-from edge_sdk.core.frame import Image, Tensor
-from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, described_manifest
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH
 from edge_sdk_tools.evaluate.statistics import Figure
@@ -55,18 +53,13 @@ def add_variants(folder: BundleFolder, made: Sequence[ModelVariant]) -> tuple[Va
 
 
 def _add(folder: BundleFolder, one: ModelVariant, *, is_first: bool) -> Variant:
-    session, floats = one.fp32.clone(), Prepare(one.spec.input)
-
-    def fp32_of_the_same_size(resized: Image) -> Sequence[Tensor]:
-        return session.run(floats.normalise(resized))
-
     data, golden = make_golden(
         one.spec.input,
         one.tensor,
         one.onnx,
         [image.read() for image in one.proof.images.spread(GOLDEN_IMAGES).images],
         "golden.npz" if is_first else f"golden.{one.name}.npz",
-        fp32_of_the_same_size if one.recipe.is_integer else None,
+        one.fp32.clone() if one.recipe.is_integer else None,
     )
     is_reference = one.precision == "fp32" and not one.is_resized
     variant = Variant(
@@ -215,8 +208,8 @@ def _further_warnings(steps: Steps, folder: BundleFolder, job_runner: JobRunner)
     warnings = []
     if job_runner.unkept:
         warnings.append(f"{job_runner.unkept}; an interrupted build will begin anew")
-    skipped = (*steps.images.calibration.unreadable, *(s.path for s in steps.search.int8.proof.evaluation.skipped))
-    if unreadable := sorted({str(path) for path in skipped}):
+    skipped = (*steps.images.calibration.skipped, *steps.search.int8.proof.evaluation.skipped)
+    if unreadable := sorted({str(one.path) for one in skipped}):
         more = f" and {len(unreadable) - _NAMED} more" if len(unreadable) > _NAMED else ""
         named = f"{', '.join(unreadable[:_NAMED])}{more}"
         warnings.append(f"{len(unreadable)} images cannot be read and were skipped: {named}")

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -35,7 +36,7 @@ from edge_sdk_tools.graph.index import GraphIndex, copy_of, graph_values
 from edge_sdk_tools.graph.profile import interleaved_latency_ms, timing_settings
 from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.prove.parity import agreement_of
-from edge_sdk_tools.quantize.calibration import watch_once
+from edge_sdk_tools.quantize.calibration import Activations, watch_once
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import check_size, gate_failure_of
@@ -55,8 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 def parse_sizes(text: str, flag: str = "--sizes") -> tuple[tuple[int, int], ...]:
     """Read sizes such as `640x384,416`, which a flag was given: width x height, or one number for a square; each once.
 
-    Raises:
-        UsageError: something else is written there.
+    A UsageError says that something else is written there.
     """
     return tuple(dict.fromkeys(_size(part.strip(), f"{flag} {text}") for part in text.split(",")))
 
@@ -79,11 +79,8 @@ def _size(part: str, where: str) -> tuple[int, int]:
 _SPATIAL = ("AveragePool", "Conv", "MaxPool")
 
 
-class Resized(msgspec.Struct, frozen=True, eq=False):
-    """The model at another size."""
-
-    spec: ModelSpec
-    checked: CheckedModel
+Resized: TypeAlias = tuple[ModelSpec, CheckedModel]
+"""The model at another size."""
 
 
 def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tuple[int, int], path: Path) -> Resized:
@@ -99,22 +96,21 @@ def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tupl
         spec, model=str(path), input=msgspec.structs.replace(spec.input, size_wh=size_wh), teacher=None
     )
     try:
-        return Resized(sized, check_model(sized, target))
+        return sized, check_model(sized, target)
     except ModelError as cause:
         raise ModelError(_refusal(spec, sized, target)) from cause
 
 
-def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
+def _stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
     """Return the largest factor by which layers divide the input's sides; 1 where none divides both evenly."""
     values = graph_values(checked.proto.graph)
     names = [name for node in checked.proto.graph.node if node.op_type in _SPATIAL for name in node.output]
-    shapes = [values[name].shape for name in names if name in values]
-    return max((_stride(shape, size_wh) for shape in shapes if shape is not None), default=1)
+    shapes = [values[name].shape or () for name in names if name in values]
+    return max((_stride(shape[2:], size_wh) for shape in shapes if len(shape) == 4), default=1)
 
 
-def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> int:
-    rows, columns = shape[2:] if len(shape) == 4 else (None, None)
-    width, height = size_wh
+def _stride(sides: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> int:
+    (rows, columns), (width, height) = sides, size_wh
     if not isinstance(rows, int) or not isinstance(columns, int) or min(rows, columns) < 2:
         return 1
     even = width % columns == 0 and height % rows == 0 and width // columns == height // rows
@@ -123,14 +119,12 @@ def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> in
 
 def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, int]) -> None:
     """Refuse a size at which a box or a class map would be off by parts of a cell, without any error."""
-    stride = stride_of(checked, spec.input.size_wh)
+    stride = _stride_of(checked, spec.input.size_wh)
     if TRAITS[spec.task].is_of_whole_picture or not any(side % stride for side in size_wh):
         return
     width, height = (max(1, round(side / stride)) * stride for side in size_wh)
-    raise UsageError(
-        f"--sizes {size_text(size_wh)}: the model's layers divide its input by {stride}, expected a multiple of that: "
-        f"try {size_text((width, height))}"
-    )
+    what = f"the model's layers divide its input by {stride}, expected a multiple of that"
+    raise UsageError(f"--sizes {size_text(size_wh)}: {what}: try {size_text((width, height))}")
 
 
 def _set_free(proto: onnx.ModelProto, spec: ModelSpec) -> onnx.ModelProto:
@@ -161,8 +155,7 @@ def plan_sizes(spec: ModelSpec, target: Target, request: Request, work: Path, on
     """Check the model at every requested size, and whether the requested precisions suit it.
 
     Raises:
-        ModelError: the model does not pass the export gate, cannot have one of the sizes, or a precision does not suit
-            it.
+        ModelError: the model does not pass the gate, cannot have one of the sizes, or a precision does not suit it.
         UsageError: a size or a precision would do no good.
     """
     sizes = [size for size in request.sizes if size != spec.input.size_wh]
@@ -194,9 +187,7 @@ def make_others(
     """Make all models of a bundle, the first one in front.
 
     Every other model is measured as the first one was, and all are timed in turn; those that fall short have a problem.
-
-    Raises:
-        AccuracyGateError: INT8 does not hold at a size although `requires_int8`; or FP32 finds nothing at that size.
+    An AccuracyGateError says that INT8 falls short although `requires_int8`, or that FP32 finds nothing at a size.
     """
     if request == Request():
         return (first,)
@@ -227,44 +218,43 @@ def make_others(
     return tuple(judged)
 
 
+def calibrate(model: VariantSpec, recipe: Recipe, images: ImageSet) -> Activations:
+    """Run the simplified model on images that measure nothing; return a histogram of every activation."""
+    return watch_once(
+        model.job_runner,
+        model.simplified,
+        images,
+        model.spec.input,
+        symmetric=recipe.is_symmetric,
+        on_image=lambda done: model.on_progress("calibrate", done, len(images)),
+    )
+
+
 def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: ImageSet) -> tuple[ModelVariant, Session]:
     """Make the first model's recipe with ranges of its own, as a smaller picture gives other activations.
 
     Returns the variant, and the float model of its size to time it beside.
     """
-    size = size_text(resized.spec.input.size_wh)
+    sized, checked = resized
+    size = size_text(sized.input.size_wh)
     folder = Path(tempfile.mkdtemp(prefix=f"{size}-", dir=first.folder))
 
     def say(step: str, done: int, total: int) -> None:
         first.on_progress(f"{size}: {step}", done, total)
 
-    spec = VariantSpec(
-        resized.spec, resized.checked, first.target, first.evaluation, first.job_runner, first.counter, folder, say
-    )
+    runner, counter = first.job_runner, first.counter
+    spec = VariantSpec(sized, checked, first.target, first.evaluation, runner, counter, folder, say)
 
     def ranges(recipe: Recipe) -> Ranges:
-        if recipe.precision != "int8":
-            return {}
-        return watch_once(
-            first.job_runner,
-            spec.simplified,
-            images,
-            spec.spec.input,
-            symmetric=recipe.is_symmetric,
-            on_image=lambda done: say("calibrate", done, len(images)),
-        ).ranges(recipe.calibration)
+        return calibrate(spec, recipe, images).ranges(recipe.calibration) if recipe.precision == "int8" else {}
 
     try:
         [variant] = make_variants(spec, [msgspec.structs.replace(recipe, core_form="")], ranges)
     except AccuracyGateError as cause:
         raise AccuracyGateError(f"at {size}: {cause}; leave that size out") from cause
-    subject = Subject(
-        f"{PRECISIONS[recipe.precision].spoken} at {size}",
-        spec.spec,
-        first.fp32.labels,
-        Session(variant.converted.model.read_bytes(), SessionSettings(), "the converted model"),
-        variant.name,
-    )
+    name = f"{PRECISIONS[recipe.precision].spoken} at {size}"
+    session = Session(variant.converted.model.read_bytes(), SessionSettings(), "the converted model")
+    subject = Subject(name, sized, first.fp32.labels, session, variant.name)
     observed = observe(
         pair_up([subject, first.fp32]),
         first.evaluation,

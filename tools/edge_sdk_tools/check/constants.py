@@ -6,6 +6,7 @@ that training left in the graph, or whose result differs from run to run: such a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -18,19 +19,8 @@ from edge_sdk_tools.check.report import Finding, RefusedModelError, error, note,
 from edge_sdk_tools.graph.index import Value, element_count, element_name, nodes_of
 
 LAYERS = (
-    "BatchNormalization",
-    "Conv",
-    "ConvTranspose",
-    "DeformConv",
-    "GRU",
-    "Gemm",
-    "GroupNormalization",
-    "InstanceNormalization",
-    "LSTM",
-    "LayerNormalization",
-    "MatMul",
-    "PRelu",
-    "RNN",
+    *("BatchNormalization", "Conv", "ConvTranspose", "DeformConv", "GRU", "Gemm", "GroupNormalization"),
+    *("InstanceNormalization", "LSTM", "LayerNormalization", "MatMul", "PRelu", "RNN"),
 )
 """Operators that compute with their constants: one infinite weight makes every result infinite or NaN."""
 
@@ -63,49 +53,28 @@ def _check_data(tensor: onnx.TensorProto) -> None:
         # Types of less than a byte are written packed.
         held, unit, allowed = sum(map(len, lists)), "values", {count, min(count, size)}
     if held not in allowed:
-        raise RefusedModelError(
-            f"constant {tensor.name!r} has shape {show_shape(tuple(tensor.dims))} and holds {held} {unit}, expected "
-            f"{max(allowed)}",
-            _AGAIN,
-        )
+        what = f"constant {tensor.name!r} has shape {show_shape(tuple(tensor.dims))} and holds {held} {unit}"
+        raise RefusedModelError(f"{what}, expected {max(allowed)}", _AGAIN)
 
 
 def check_numbers(proto: onnx.ModelProto, weights: tuple[Weight, ...], files: Mapping[str, bytes]) -> list[Finding]:
     """Return findings on NaN in constants, infinite weights of layers, and variances below 0; 20 findings at most."""
-    uses: dict[str, list[tuple[str, int]]] = {}
+    uses: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     for node in nodes_of(proto.graph.node):
         for index, name in enumerate(node.input):
-            uses.setdefault(name, []).append((node.op_type, index))
-    findings: list[Finding] = []
-    for name, array in _arrays(proto, weights, files):
-        findings.extend(_judge(name, array, uses.get(name, [])))
-    return findings[:_SHOWN]
-
-
-def _arrays(
-    proto: onnx.ModelProto, weights: tuple[Weight, ...], files: Mapping[str, bytes]
-) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    for weight in weights:
-        if weight.data_type in _FLOATS:
-            yield weight.name, weight.read(files)
-    for tensor in proto.graph.initializer:
-        if tensor.data_type in _FLOATS:
-            yield tensor.name, numpy_helper.to_array(tensor)
-    for node in nodes_of(proto.graph.node):
-        for attribute in node.attribute:
-            if node.op_type == "Constant" and attribute.HasField("t") and attribute.t.data_type in _FLOATS:
-                yield node.output[0], numpy_helper.to_array(attribute.t)
+            uses[name].append((node.op_type, index))
+    arrays = [(weight.name, weight.read(files)) for weight in weights if weight.data_type in _FLOATS]
+    arrays += [(name, numpy_helper.to_array(t)) for name, t in _constants(proto) if t.data_type in _FLOATS]
+    return [finding for name, array in arrays for finding in _judge(name, array, uses[name])][:_SHOWN]
 
 
 def _judge(name: str, array: NDArray[np.generic], uses: list[tuple[str, int]]) -> Iterator[Finding]:
-    nans, infinities = int(np.isnan(array).sum()), int(np.isinf(array).sum())
     of = f"of its {array.size} values"
-    if nans:
+    if nans := int(np.isnan(array).sum()):
         step = "the training diverged, or the export went wrong: take an earlier checkpoint"
-        what = f"weight {name!r}: {nans} {of} are NaN"
-        yield error("nan-weight", what, step, name)
+        yield error("nan-weight", f"weight {name!r}: {nans} {of} are NaN", step, name)
     layer = next((operator for operator, index in uses if operator in LAYERS and index > 0), None)
-    if infinities and layer:
+    if layer and (infinities := int(np.isinf(array).sum())):
         what = f"weight {name!r} of {layer}: {infinities} {of} are infinite"
         yield error("infinite-weight", what, "export it in float32", name)
     if ("BatchNormalization", _VARIANCE) in uses and array.size and array.min() < 0:
@@ -122,7 +91,7 @@ _EVAL = "export it in evaluation mode: model.eval()"
 
 def check_training(proto: onnx.ModelProto) -> list[Finding]:
     """Return findings on active dropout, batch normalisation in training mode, losses and random numbers."""
-    constants = _constants(proto)
+    constants = dict(_constants(proto))
     findings = [f for node in nodes_of(proto.graph.node) for f in _check_node(node, constants)]
     if proto.training_info:
         what = "holds how to train it (training_info); a device does not need that, and it is left out"
@@ -159,9 +128,9 @@ def _learns(node: onnx.NodeProto) -> bool:
     return any(a.name == "training_mode" and a.i for a in node.attribute) or sum(map(bool, node.output)) > 1
 
 
-def _constants(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    found = {tensor.name: tensor for tensor in proto.graph.initializer}
+def _constants(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """Yield the constants of a graph, those of Constant nodes too, each with its name."""
+    yield from ((tensor.name, tensor) for tensor in proto.graph.initializer)
     for node in nodes_of(proto.graph.node):
         if node.op_type == "Constant":
-            found.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return found
+            yield from ((node.output[0], a.t) for a in node.attribute if a.name == "value")

@@ -5,7 +5,8 @@ The module defines what is counted; docs/check.md repeats it. Fused and quantize
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 
 import onnx
 from onnx import TensorProto
@@ -20,60 +21,43 @@ NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 _INT8_SHRINKS = 4
 _NOT_PARAMETERS = (TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING)
 
-_Shapes = Sequence[Sequence[int]]
+_CONVOLUTIONS = ("Conv", "ConvInteger", "FusedConv", "QLinearConv")
+_PRODUCTS = ("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul")
+_COUNTED = (*_CONVOLUTIONS, *_PRODUCTS, "ConvTranspose", "Gemm", "FusedGemm")
 
 
-def _convolution(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    """Count one filter for every output element: the input channels of its group times the kernel."""
-    weight = 3 if node.op_type == "QLinearConv" else 1
-    return element_count(outputs[0]) * element_count(inputs[weight][1:])
-
-
-def _transposed(_node: onnx.NodeProto, inputs: _Shapes, _outputs: _Shapes) -> int:
-    """Count one filter for every input element: the output channels of its group times the kernel."""
-    return element_count(inputs[0]) * element_count(inputs[1][1:])
-
-
-def _product(_node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
-    """Count as many for every output element as A's last axis is long."""
-    return element_count(outputs[0]) * inputs[0][-1]
-
-
-def _gemm(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
+def _count(node: onnx.NodeProto, inputs: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> int:
+    """Return the multiply-accumulates of a node that is counted."""
+    if node.op_type in _CONVOLUTIONS:  # for every output element the input channels of its group times the kernel
+        return element_count(outputs[0]) * element_count(inputs[3 if node.op_type == "QLinearConv" else 1][1:])
+    if node.op_type == "ConvTranspose":  # for every input element the output channels of its group times the kernel
+        return element_count(inputs[0]) * element_count(inputs[1][1:])
+    if node.op_type in _PRODUCTS:
+        return element_count(outputs[0]) * inputs[0][-1]
     return element_count(outputs[0]) * inputs[0][0 if attribute(node, "transA", 0) else 1]
-
-
-_COUNTS: Mapping[str, Callable[[onnx.NodeProto, _Shapes, _Shapes], int]] = {
-    **dict.fromkeys(("Conv", "ConvInteger", "FusedConv", "QLinearConv"), _convolution),
-    "ConvTranspose": _transposed,
-    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "FusedMatMul"), _product),
-    **dict.fromkeys(("Gemm", "FusedGemm"), _gemm),
-}
 
 
 def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
     """Return the multiply-accumulates of one node; 0 for what is not counted, None where a shape is not known."""
-    count = _COUNTS.get(node.op_type)
-    if count is None:
+    if node.op_type not in _COUNTED:
         return 0
     shapes = [[_known(values.get(name)) for name in side if name] for side in (node.input, node.output)]
     inputs, outputs = ([shape for shape in side if shape is not None] for side in shapes)
     if len(inputs) != len(shapes[0]) or len(outputs) != len(shapes[1]):
         return None
     try:
-        return min(count(node, inputs, outputs), FAR)
+        return min(_count(node, inputs, outputs), FAR)
     except IndexError:  # an input or an axis that the operator must have, and the file lacks
         return None
 
 
 def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -> Costs:
     """Add up the costs of a skeleton and its weights."""
-    large = [Value(element_name(w.data_type), w.dims) for w in weights]
     # Constants that are a trained parameter, and no bound, shape or axis.
-    trained = [t for t in tensors(proto.graph) if t.dims and t.data_type not in _NOT_PARAMETERS]
-    small = [Value(element_name(t.data_type), tuple(t.dims)) for t in trained]
-    held = (*large, *small)
-    macs = [node_macs(node, values) for node in proto.graph.node if node.op_type in _COUNTS]
+    small = [t for t in tensors(proto.graph) if t.dims and t.data_type not in _NOT_PARAMETERS]
+    held = [Value(element_name(w.data_type), w.dims) for w in weights]
+    held += [Value(element_name(t.data_type), tuple(t.dims)) for t in small]
+    macs = [node_macs(node, values) for node in proto.graph.node if node.op_type in _COUNTED]
     peak, where = _peak(proto, {w.name for w in weights}, values)
     return Costs(
         parameters=min(sum(value.count or 0 for value in held), FAR),
@@ -125,28 +109,20 @@ def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[
     if any(name not in values or values[name].bytes is None for name in images):
         return None, ""
     nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
-    last = {name: i for i, node in enumerate(nodes) for inner in nodes_of([node]) for name in inner.input if name}
-    last.update((output.name, len(nodes)) for output in proto.graph.output)
-    ends: dict[int, int] = {}  # bytes that are free again after a node, by its index
-    alive = 0
-    for image in images:
-        alive += _keep(image, 0, last, values, ends)
-    peak, where = alive, ""
-    for index, node in enumerate(nodes):
-        alive += sum(_keep(name, index, last, values, ends) for name in node.output if name)
+    steps = [images, *(node.output for node in nodes)]
+    last = {name: i for i, node in enumerate(nodes, start=1) for inner in nodes_of([node]) for name in inner.input}
+    last.update((output.name, len(steps)) for output in proto.graph.output)
+    ends: defaultdict[int, int] = defaultdict(int)  # bytes that are free again after a step
+    alive, peak, where = 0, 0, ""
+    for index, made in enumerate(steps):
+        for name in made:
+            size = (values[name].bytes or 0) if name in values else 0
+            ends[max(index, last.get(name, index))] += size
+            alive += size
         if alive > peak:
-            peak, where = alive, node.name
-        alive -= ends.pop(index, 0)
+            peak, where = alive, nodes[index - 1].name if index else ""
+        alive -= ends[index]
     return min(peak, FAR), where
-
-
-def _keep(name: str, index: int, last: Mapping[str, int], values: Values, ends: dict[int, int]) -> int:
-    """Return the bytes of a tensor made at node `index`, and note where they are free again."""
-    value = values.get(name)
-    size = (value.bytes or 0) if value else 0
-    end = max(index, last.get(name, index))
-    ends[end] = ends.get(end, 0) + size
-    return size
 
 
 def _known(value: Value | None) -> tuple[int, ...] | None:

@@ -23,7 +23,7 @@ from edge_sdk.core.errors import first_line
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.check.model_file import DTYPES, Weight
 from edge_sdk_tools.check.report import RefusedModelError
-from edge_sdk_tools.graph.index import Value, Values
+from edge_sdk_tools.graph.index import Value, Values, nodes_of
 from edge_sdk_tools.graph.profile import register_extensions
 
 _QUIET = 4  # fatal only: what goes wrong becomes a finding
@@ -36,12 +36,12 @@ def trial_run(
 ) -> dict[str, Value]:
     """Load and run a skeleton once, on an image of zeros; a RefusedModelError says that ONNX Runtime does not.
 
-    Returns:
-        `values`, with the shapes that tensors took where inference did not know them.
+    Return `values`, with the shapes that tensors took where inference did not know them.
     """
     level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # all of the default but layouts, which copy the weights
-    session = _load(proto, _options(level))
-    arrays = _run(session, _feeds(session, weights, files), _LOOPS_CPU_S if _has_loops(proto.graph) else None)
+    session = _load(proto, level)
+    has_loops = any(node.op_type in ("Loop", "Scan") for node in nodes_of(proto.graph.node))
+    arrays = _run(session, _feeds(session, weights, files), _LOOPS_CPU_S if has_loops else None)
     seen = {o.name: tuple(a.shape) for o, a in zip(session.get_outputs(), arrays, strict=True)}
     made = [name for node in proto.graph.node for name in node.output if name]
     is_open = any(name not in values or values[name].count is None for name in made)
@@ -69,7 +69,7 @@ def compare(
     """
     results = []
     for proto in (original, converted):
-        session = _load(proto, _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL))
+        session = _load(proto, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
         known = {w.name: w.read(files) for w in weights}
         [name] = [i.name for i in session.get_inputs() if i.name not in known]
         results.append(_run(session, {**known, name: image}))
@@ -85,10 +85,8 @@ def compare(
 
 def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
     with tempfile.TemporaryDirectory() as folder:
-        options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)  # every node keeps its name
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "shapes")
-        session = _load(proto, options)
+        level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # every node keeps its name
+        session = _load(proto, level, Path(folder) / "shapes")
         _run(session, _feeds(session, weights, files))
         try:
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
@@ -103,7 +101,10 @@ def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[
     }
 
 
-def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+def _load(
+    proto: onnx.ModelProto, level: ort.GraphOptimizationLevel, profile: Path | None = None
+) -> ort.InferenceSession:
+    """Open a skeleton; with `profile` its runs are noted in a file of that name and a time stamp."""
     options = ort.SessionOptions()
     options.graph_optimization_level = level
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -111,10 +112,8 @@ def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
     # Memory goes back as soon as it is free, no buffer waits for a later tensor, no weight is copied to another layout.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = options.enable_mem_reuse = False
     options.add_session_config_entry("session.disable_prepacking", "1")
-    return options
-
-
-def _load(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     model = proto.SerializeToString()
     register_extensions(options, model)
     try:
@@ -144,13 +143,6 @@ def _run(
         raise _failed("failed to run it", cause) from cause
     finally:
         ended.set()
-
-
-def _has_loops(graph: onnx.GraphProto) -> bool:
-    return any(
-        node.op_type in ("Loop", "Scan") or any(_has_loops(its.g) for its in node.attribute if its.HasField("g"))
-        for node in graph.node
-    )
 
 
 def _feeds(

@@ -104,7 +104,8 @@ class _Examination:
         self._findings += check_numbers(self._proto, self._file.weights, self._file.files)
         if self._opset is None or self._opset < shapes.LOWEST_OPSET:
             return self._as_declared(report)
-        self._raise_opset()
+        if self._opset < shapes.QUANTIZABLE_OPSET:
+            self._raise_opset()
         if not self._needs_weights():
             self._file.files.clear()  # the trial takes zeros: from here on their memory is free for activations
         self._infer()
@@ -151,8 +152,6 @@ class _Examination:
             self._findings.append(cause.finding("input"))
 
     def _raise_opset(self) -> None:
-        if self._opset is None or self._opset >= shapes.QUANTIZABLE_OPSET:
-            return
         try:
             converted = shapes.raise_opset(self._proto)
         except RefusedModelError as cause:
@@ -176,10 +175,8 @@ class _Examination:
                     shapes.fix_rows(proto, rows)
             shapes.name_nodes(self._proto)
             self._proto, found = shapes.infer(self._proto)
-            what = (
-                f"outputs {', '.join(rows)} have a row for each object found, and were filled up to {shapes.DETECTIONS}"
-            )
-            self._findings.append(note("dynamic", what))
+            what = f"outputs {', '.join(rows)} have a row for each object found"
+            self._findings.append(note("dynamic", f"{what}, and were filled up to {shapes.DETECTIONS}"))
         self._values = graph_values(self._proto.graph)
         self._findings += [*found, *shapes.check_sizes(self._proto), *shapes.check_outputs(self._proto, self._weights)]
 
@@ -188,7 +185,7 @@ class _Examination:
         if self._table is None:
             return report
         opsets = shapes.opsets_of(self._proto)
-        judged = operators.judge_nodes(self._proto, operators.CpuKernels(self._table), opsets)
+        judged = operators.judge_nodes(self._proto.graph, self._table, opsets)
         found = operators.check_kernels(judged, self._runtime, opsets[""])
         if not shapes.QUANTIZABLE_OPSET <= opsets[""] <= self._table.max_opset:
             # The table does not go there: of ONNX's own operators it says nothing.

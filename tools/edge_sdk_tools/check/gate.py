@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,11 +19,12 @@ from edge_sdk.bundle.manifest import RuntimeRange, parse_version
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, UsageError, one_line
+from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.tasks.entry import Labels
 from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.model_file import assemble, open_model
 from edge_sdk_tools.check.operators import kernel_table
-from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, error, in_order
+from edge_sdk_tools.check.report import CheckReport, RefusedModelError, error, in_order
 from edge_sdk_tools.check.sandbox import Examined, Job, Limits, run_limited
 from edge_sdk_tools.datasets.class_names import read_labels
 
@@ -32,17 +32,16 @@ from edge_sdk_tools.datasets.class_names import read_labels
 def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
     """Return the range of ONNX Runtime versions, from the lowest that will be proved to the one that builds.
 
-    Raises:
-        UsageError: a text is no version, target and builder do not allow it, or no device could run the bundle.
+    A UsageError says that a text is no version, target and builder do not allow it, or no device could run the bundle.
     """
     _check_versions(target, versions)
-    lowest, limit = min([*versions, _builder()], key=parse_version), target.max_onnxruntime
+    lowest, limit = min([*versions, onnxruntime_version()], key=parse_version), target.max_onnxruntime
     if limit and parse_version(lowest) > parse_version(limit):
         raise UsageError(
             f"{target.name} has ONNX Runtime {limit} at most and {lowest} builds: give --prove-runtime {limit}, or no "
             "device could run the bundle"
         )
-    return RuntimeRange(lowest, _builder())
+    return RuntimeRange(lowest, onnxruntime_version())
 
 
 def as_admitted(target: Target, versions: Sequence[str]) -> Target:
@@ -53,27 +52,19 @@ def as_admitted(target: Target, versions: Sequence[str]) -> Target:
     """
     _check_versions(target, versions)
     limit = [target.max_onnxruntime] if target.max_onnxruntime else []
-    lowest = min([*versions, *limit, _builder()], key=parse_version)
+    lowest = min([*versions, *limit, onnxruntime_version()], key=parse_version)
     table = kernel_table(lowest)
     if table is None or parse_version(lowest) <= parse_version(target.min_onnxruntime):
         return target
     return msgspec.structs.replace(target, min_onnxruntime=lowest, max_opset=table.max_opset)
 
 
-def _builder() -> str:
-    from edge_sdk.inference.runtime import onnxruntime_version  # a tenth of a second
-
-    return onnxruntime_version()
-
-
 def _check_versions(target: Target, versions: Sequence[str]) -> None:
-    span = RuntimeRange(target.min_onnxruntime, _builder())
+    span = RuntimeRange(target.min_onnxruntime, onnxruntime_version())
+    expected = f"a version from {span.minimum}, the lowest of {target.name}, to {span.maximum}, which builds"
     for wanted in versions:
         if not re.fullmatch(r"\d+\.\d+\.\d+", wanted) or not span.admits(wanted):
-            raise UsageError(
-                f"--prove-runtime {wanted}: expected a version from {span.minimum}, the lowest of {target.name}, to "
-                f"{span.maximum}, which builds"
-            )
+            raise UsageError(f"--prove-runtime {wanted}: expected {expected}")
 
 
 _MODULE = "edge_sdk_tools.check.examination"
@@ -89,7 +80,6 @@ class CheckedModel(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         proto: the model with fixed shapes, inferred throughout.
         sha256: of the file it came from and of those that hold its weights, in hex.
-        labels: one label for each output class.
         opset: opset of ai.onnx, raised where it was too low.
         warnings: what `edge-sdk check` warns of, a line each.
     """
@@ -130,29 +120,10 @@ def examine_as_declared(spec: ModelSpec) -> Examined:
 
 
 _INTEGER_TYPES = (
-    "ConvInteger",
-    "DequantizeLinear",
-    "DynamicQuantizeLinear",
-    "DynamicQuantizeMatMul",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "MatMulNBits",
-    "QGemm",
-    "QLinearConv",
-    "QLinearMatMul",
-    "QuantizeLinear",
+    *("ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "MatMulInteger"),
+    *("MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearConv", "QLinearMatMul", "QuantizeLinear"),
 )
 _NAMED = 3
-
-
-def _quantized(operators: Mapping[str, int]) -> Finding | None:
-    """Return what is wrong with a model of these operators, by how often each occurs, if it is no float model."""
-    found = Counter({kind: operators[kind] for kind in _INTEGER_TYPES if operators.get(kind)})
-    if not found:
-        return None
-    named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))
-    what = f"is quantized already ({named}), expected float"
-    return error("quantized", what, "build from what it was made of")
 
 
 def check_model(
@@ -208,8 +179,11 @@ def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool, adopt
 def _judged(spec: ModelSpec, report: CheckReport, *, is_float: bool) -> CheckReport:
     """Add what is wrong with labels, decoder and precision to the report of an examination."""
     found = check_labels(spec, report)
-    if is_float and (quantized := _quantized({use.name: use.nodes for use in report.operators})):
-        found.append(quantized)
+    integer = sorted((-use.nodes, use.name) for use in report.operators if use.name in _INTEGER_TYPES)
+    if is_float and integer:
+        named = ", ".join(f"{-count} {kind}" for count, kind in integer[:_NAMED])
+        what = f"is quantized already ({named}), expected float"
+        found.append(error("quantized", what, "build from what it was made of"))
     passed = report.passed and not any(finding.severity == "error" for finding in found)
     return msgspec.structs.replace(report, passed=passed, findings=in_order((*report.findings, *found)))
 
@@ -223,5 +197,5 @@ def _first_error(spec: ModelSpec, target: Target | None, report: CheckReport) ->
     on = ""
     if target is not None:
         version = target.min_onnxruntime
-        on = f" --target {target.name}" + ("" if version == _builder() else f" --prove-runtime {version}")
+        on = f" --target {target.name}" + ("" if version == onnxruntime_version() else f" --prove-runtime {version}")
     return f"{line} (and {len(others)} more: `edge-sdk check MODEL.toml{on}` lists them)"

@@ -107,9 +107,8 @@ def _check_order(spec: ModelSpec, labels: Sequence[str], report: CheckReport) ->
     said = names_in(report.metadata)
     first = int(not said and spec.classification.background_class)
     own = [label if said else label.split(",")[0] for label in labels[first:]]
-    lists = {"the names in the file's metadata have": said} if said else {}
-    lists |= {} if said else {f"{name} has": read_labels(path) for name, path in LISTS.items()}
-    for name, ordered in lists.items():
+    lists: dict[str, Sequence[str]] = {"the names in the file's metadata have": said} if said else {}
+    for name, ordered in (lists or {f"{name} has": read_labels(path) for name, path in LISTS.items()}).items():
         places = {label: number for number, label in enumerate(ordered) if ordered.count(label) == 1}
         known = [(places[label], number) for number, label in enumerate(own) if label in places]
         moved = [(place, number) for place, number in known if place != number]
@@ -185,11 +184,9 @@ def _check_others(spec: ModelSpec, label_count: int, report: CheckReport) -> Ite
     for other in TABLE:
         places = next((places for _, _, places in other.readings(spec, shapes)), ()) if other is not own else ()
         if places and other.is_shown([report.outputs[place] for place in places]):
-            what = (
-                f"decoder: the outputs look like those that {other.name} reads ({other.task}), and not {spec.decoder}"
-            )
+            what = f"decoder: the outputs look like those that {other.name} reads ({other.task})"
             step = f'nothing to do, if boxes are right; else set decoder = "{other.name}"'
-            yield finding("warning", spec, what, step)
+            yield finding("warning", spec, f"{what}, and not {spec.decoder}", step)
 
 
 _NO_PROBABILITIES = ("Add", "Conv", "Gemm", "MatMul")
@@ -233,28 +230,39 @@ _ANCHORS = (1, 2, 3, 6, 9)
 def resemblance(outputs: Sequence[SeenOutput], size_wh: tuple[int, int]) -> str:
     """Return `; this looks like ...` for the outputs of a model with an input of this size; empty for unknown ones."""
     shapes = [output.shape or () for output in outputs]
-    if len(shapes) == 1 and len(shapes[0]) == 3 and outputs[0].operator == "Softmax":
-        _, places, characters = shapes[0]
-        return f"; this looks like {characters} characters at each of {places} places: text, with --task text"
-    for look in (_detection_api, _keypoints, _levels, _heads, _heatmap, _cells, _rows):
-        if found := look(shapes, size_wh):
-            return f"; this looks like {found}"
+    found = _several_outputs(shapes, size_wh) if len(shapes) > 1 else ""
+    if len(shapes) == 1:
+        found = _one_output(shapes[0], outputs[0].operator)
+    found = found or _cells(shapes, size_wh)
+    return f"; this looks like {found}" if found else ""
+
+
+def _one_output(shape: Shape, operator: str) -> str:
+    if len(shape) == 3 and operator == "Softmax":
+        return f"{shape[2]} characters at each of {shape[1]} places: text, with --task text"
+    if len(shape) == 4 and 17 in shape[1::2]:
+        return "17 heatmaps of a person's keypoints; a class map of 17 classes needs --decoder logits"
+    if len(shape) == 2 and isinstance(shape[1], int):
+        return f"one row of {shape[1]} values: a classifier, or an embedding"
     return ""
 
 
-def _detection_api(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
+def _several_outputs(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
     boxes = [shape[1] for shape in shapes if len(shape) == 3 and shape[2] == 4]
     if len(shapes) > 4 and any(sum(shape == (1, count) for shape in shapes) > 2 for count in boxes):
         return (
             "all outputs of TensorFlow's Detection API: tensorflow_nms reads detection_boxes, detection_classes, "
             "detection_scores and num_detections, so export these four alone"
         )
-    return ""
-
-
-def _keypoints(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
-    if len(shapes) == 1 and len(shapes[0]) == 4 and 17 in shapes[0][1::2]:
-        return "17 heatmaps of a person's keypoints; a class map of 17 classes needs --decoder logits"
+    if found := _levels(shapes, size_wh):
+        return found
+    strides = [_stride_of(shape, size_wh) for shape in shapes]
+    if all(strides) and len(set(strides)) == len(strides):
+        # 1x(A * (5 + C))xHxW, 1xHxWx(A * (5 + C)) or 1xAxHxWx(5 + C) at each stride
+        words = f"raw heads of {counted(len(shapes), 'stride')} ({', '.join(map(str, strides))})"
+        return f"{words}: a YOLO whose boxes are not decoded; export it with its last layer, or give yolov4 its anchors"
+    if all(strides) and len(set(strides)) == 1:
+        return f"{len(shapes)} maps at stride {strides[0]}: a detector of CenterNet's kind, or heatmaps of keypoints"
     return ""
 
 
@@ -277,22 +285,6 @@ def _levels(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
     return f"{words}: a detector with scores and boxes apart"
 
 
-def _heads(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
-    """Recognise raw heads of YOLO: 1x(A * (5 + C))xHxW, 1xHxWx(A * (5 + C)) or 1xAxHxWx(5 + C) at each stride."""
-    strides = [_stride_of(shape, size_wh) for shape in shapes]
-    if len(shapes) < 2 or not all(strides) or len(set(strides)) < len(strides):
-        return ""
-    words = f"raw heads of {counted(len(shapes), 'stride')} ({', '.join(map(str, strides))})"
-    return f"{words}: a YOLO whose boxes are not decoded; export it with its last layer, or give yolov4 its anchors"
-
-
-def _heatmap(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
-    stride, *others = {_stride_of(shape, size_wh) for shape in shapes}
-    if len(shapes) > 1 and stride and not others:
-        return f"{len(shapes)} maps at stride {stride}: a detector of CenterNet's kind, or heatmaps of keypoints"
-    return ""
-
-
 def _cells(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
     """Recognise detectors with one row or one column for each cell."""
     for strides in ((8, 16, 32), (8, 16, 32, 64), (8, 16, 32, 64, 128)):
@@ -301,16 +293,8 @@ def _cells(shapes: Sequence[Shape], size_wh: tuple[int, int]) -> str:
             for shape in shapes:
                 if len(shape) == 3 and count in shape[1:]:
                     values = shape[1] if shape[2] == count else shape[2]
-                    each = (
-                        f"{anchors} for each cell of the strides" if anchors > 1 else "one for each cell of the strides"
-                    )
+                    each = f"{anchors if anchors > 1 else 'one'} for each cell of the strides"
                     return f"a detector with {values} values a box, {each} {', '.join(map(str, strides))}"
-    return ""
-
-
-def _rows(shapes: Sequence[Shape], _size_wh: tuple[int, int]) -> str:
-    if len(shapes) == 1 and len(shapes[0]) == 2 and isinstance(shapes[0][1], int):
-        return f"one row of {shapes[0][1]} values: a classifier, or an embedding"
     return ""
 
 

@@ -26,7 +26,7 @@ from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, fields, length_fi
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import open_regular
 from edge_sdk_tools.check.report import RefusedModelError, show_shape
-from edge_sdk_tools.graph.index import element_count, nodes_of
+from edge_sdk_tools.graph.index import element_count, initializers_of, nodes_of, replace_all
 
 MOST_BYTES = 2**31 - 1
 """Largest model with everything in it: protobuf's own limit for a message."""
@@ -47,10 +47,8 @@ def read_opened(file: BufferedReader, room: int) -> bytes:
     """Read a whole regular file; a RefusedModelError says that it is larger than `room` bytes, or unreadable."""
     size = os.fstat(file.fileno()).st_size
     if size > room:
-        raise RefusedModelError(
-            f"model and weights have {MOST_BYTES + size - room} bytes together, expected at most {MOST_BYTES}",
-            "choose a smaller model",
-        )
+        what = f"model and weights have {MOST_BYTES + size - room} bytes together, expected at most {MOST_BYTES}"
+        raise RefusedModelError(what, "choose a smaller model")
     try:
         return file.read(size)  # not all the room: so much memory would be taken before anything is read
     except OSError as cause:
@@ -64,18 +62,17 @@ def read_external(folder: Path, file: str, room: int) -> bytes:
     try:
         resolved = path.resolve(strict=True)
         if not resolved.is_relative_to(folder.resolve()):
-            raise RefusedModelError(
-                f"{where} is a link that leads out of the model's folder", "copy the file itself there"
-            )
+            raise RefusedModelError(f"{where} is a link that leads out of the model's folder", _COPY)
         with open_regular(resolved, follow_links=False) as opened:
             return read_opened(opened, room)
     except FileNotFoundError:
         raise RefusedModelError(f"{where} is missing", "copy it beside the model") from None
     except (OSError, RuntimeError) as cause:  # RuntimeError: links that lead in a circle, up to Python 3.12
         why = getattr(cause, "strerror", None) or "its links lead in a circle"
-        raise RefusedModelError(f"{where} cannot be read: {why}", "copy the file itself there") from cause
+        raise RefusedModelError(f"{where} cannot be read: {why}", _COPY) from cause
 
 
+_COPY = "copy the file itself there"
 _AGAIN = "export or copy it again"
 _IMPORT = "`edge-sdk import` makes an ONNX model of it, see docs/importing.md"
 
@@ -140,10 +137,9 @@ _PACKED = {_FLOAT_DATA: TensorProto.FLOAT, _DOUBLE_DATA: TensorProto.DOUBLE}
 
 
 def cut(data: bytes) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    """Take the data of large initializers out of a serialised model; Damaged is raised for no or several ModelProtos.
+    """Take the data of large initializers out of a serialised model; raise Damaged for no or several ModelProtos.
 
-    Returns:
-        The model's bytes without them, and where each lay, offset and length by the number of its initializer.
+    Return its bytes without them, and where each lay, offset and length by the number of its initializer.
     """
     parts: list[bytes] = []
     spans: dict[int, tuple[int, int]] = {}
@@ -166,43 +162,33 @@ def take_weights(proto: onnx.ModelProto, weights: Sequence[Weight]) -> None:
     that a caller might replace.
     """
     names = {weight.name for weight in weights}
-    _take_inputs(proto, {tensor.name for tensor in proto.graph.initializer})
-    # Copies first: what is deleted takes its elements along.
-    kept = [TensorProto.FromString(t.SerializeToString()) for t in proto.graph.initializer if t.name not in names]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    replace_all(proto.graph.input, [i for i in proto.graph.input if i.name not in constants])
+    replace_all(proto.graph.initializer, [t for t in proto.graph.initializer if t.name not in names])
     proto.graph.input.extend(helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
 
 
 def put_weights(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> None:
     """Undo `take_weights`: initializers that hold their data again, in place."""
-    _take_inputs(proto, {weight.name for weight in weights})
+    names = {weight.name for weight in weights}
+    replace_all(proto.graph.input, [i for i in proto.graph.input if i.name not in names])
     for weight in weights:
         tensor = proto.graph.initializer.add(name=weight.name, data_type=weight.data_type, dims=weight.dims)
         tensor.raw_data = files[weight.file][weight.offset : weight.offset + weight.length]
-
-
-def _take_inputs(proto: onnx.ModelProto, names: set[str]) -> None:
-    kept = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in proto.graph.input if i.name not in names]
-    del proto.graph.input[:]
-    proto.graph.input.extend(kept)
 
 
 def _cut_graph(data: bytes, graph: Field, spans: dict[int, tuple[int, int]]) -> bytes:
     parts: list[bytes] = []
     index = 0
     for field in fields(data, graph.value, graph.end):
-        if field.number != _INITIALIZER or field.wire_type != LENGTH:
-            parts.append(data[field.start : field.end])
-            continue
-        span = _large_data(data, field)
+        is_initializer = field.number == _INITIALIZER and field.wire_type == LENGTH
+        span = _large_data(data, field) if is_initializer else None
         if span is None:
             parts.append(data[field.start : field.end])
         else:
             spans[index] = (span.value, span.end - span.value)
-            kept = data[field.value : span.start] + data[span.end : field.end]
-            parts.append(length_field(_INITIALIZER, kept))
-        index += 1
+            parts.append(length_field(_INITIALIZER, data[field.value : span.start] + data[span.end : field.end]))
+        index += is_initializer
     return b"".join(parts)
 
 
@@ -222,24 +208,19 @@ def _large_data(data: bytes, tensor: Field) -> Field | None:
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yield every constant that a graph holds: initializers, attributes, and those of the graphs inside its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
+    yield from initializers_of(graph)
+    for node in nodes_of(graph.node):
         for attribute in node.attribute:
             yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from tensors(inner)
 
 
 _LONGEST_NAME = 2000  # exporters join the names of modules, a few hundred characters
 
 
 class ModelFile(msgspec.Struct, frozen=True, eq=False):
-    """One model file that was read: its graph, and its weights apart.
+    """One model file that was read: its graph, in which inputs stand for the large weights, and these weights.
 
-    Attributes:
-        proto: the model, its large weights replaced by inputs.
-        files: bytes of the model, under an empty name, and of each other file that it names.
-        sha256: see `digest`.
+    `files` has the bytes of the model, under an empty name, and of each file that it names; `sha256` is their `digest`.
     """
 
     proto: onnx.ModelProto
@@ -249,11 +230,7 @@ class ModelFile(msgspec.Struct, frozen=True, eq=False):
 
 
 def read_model(path: Path) -> ModelFile:
-    """Read a model and the files that it names.
-
-    Raises:
-        RefusedModelError: it is missing, no ONNX model, damaged, too large, or names a file that it must not.
-    """
+    """Read a model and the files that it names; a RefusedModelError says what is wrong with them."""
     data = _read(path)
     try:
         skeleton, spans = cut(data)
@@ -271,9 +248,7 @@ def read_model(path: Path) -> ModelFile:
     if idle is not None:
         raise RefusedModelError(f"damaged: node {idle.name!r} ({idle.op_type}) has no output", _AGAIN)
     files = {"": data}
-    weights = [
-        _checked(proto.graph.initializer[index], "", offset, length) for index, (offset, length) in spans.items()
-    ]
+    weights = [_checked(proto.graph.initializer[index], "", *span) for index, span in spans.items()]
     weights += _read_external(proto, path.parent, files)
     take_weights(proto, weights)
     return ModelFile(proto, tuple(weights), files, digest(files))
@@ -329,8 +304,7 @@ def _names(proto: onnx.ModelProto) -> Iterator[object]:
     for tensor in tensors(proto.graph):
         yield tensor.name
         yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
-    functions = [(function.name, function.domain) for function in proto.functions]
-    yield from (name for names in functions for name in names)
+    yield from (name for function in proto.functions for name in (function.name, function.domain))
     nodes = list(_nodes(proto))
     attributes = [attribute for node in nodes for attribute in node.attribute]
     inner = [graph for a in attributes for graph in (*a.graphs, *([a.g] if a.HasField("g") else []))]
@@ -352,11 +326,8 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
     file = entries.get("location", "")
     path = PurePosixPath(file)
     if not file or path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file or str(path) != file:
-        raise RefusedModelError(
-            f"weight {tensor.name!r} lies in {file!r}, expected a file in the model's own folder, by a plain relative "
-            "path",
-            "put it there and save the model again",
-        )
+        what = f"weight {tensor.name!r} lies in {file!r}, expected a file in the model's own folder"
+        raise RefusedModelError(f"{what}, by a plain relative path", "put it there and save the model again")
     offset = _number(tensor, entries.get("offset", "0"))
     length = _number(tensor, entries["length"]) if "length" in entries else None
     if file not in files:
@@ -364,27 +335,23 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
     size = len(files[file])
     length = size - offset if length is None else length
     if offset > size or length < 0 or offset + length > size:
-        raise RefusedModelError(
-            f"weight {tensor.name!r} lies in bytes {offset} to {offset + length} of {file!r}, which has {size}",
-            "copy the files again",
-        )
+        what = f"weight {tensor.name!r} lies in bytes {offset} to {offset + length} of {file!r}, which has {size}"
+        raise RefusedModelError(what, "copy the files again")
     return file, offset, length
 
 
 def _number(tensor: onnx.TensorProto, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise RefusedModelError(
-            f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes", "save the model again"
-        )
+        what = f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes"
+        raise RefusedModelError(what, "save the model again")
     return int(text)
 
 
 def _checked(tensor: onnx.TensorProto, file: str, offset: int, length: int) -> Weight:
     dims = tuple(tensor.dims)
-    expected = 0 if min(dims, default=0) < 0 else element_count(dims) * DTYPES[tensor.data_type].itemsize
-    if min(dims, default=0) < 0 or expected != length:
-        raise RefusedModelError(
-            f"weight {tensor.name!r} has shape {show_shape(dims)} and holds {length} bytes, expected {expected}",
-            "export the model again",
-        )
+    is_shape = min(dims, default=0) >= 0
+    expected = element_count(dims) * DTYPES[tensor.data_type].itemsize if is_shape else 0
+    if not is_shape or expected != length:
+        what = f"weight {tensor.name!r} has shape {show_shape(dims)} and holds {length} bytes, expected {expected}"
+        raise RefusedModelError(what, "export the model again")
     return Weight(tensor.name, tensor.data_type, dims, file, offset, length)

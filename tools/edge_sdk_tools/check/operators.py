@@ -1,6 +1,6 @@
 """The operators of a model, held against what ONNX Runtime and the target's execution providers have.
 
-`CpuKernels` finds a kernel of the CPU provider by ONNX Runtime's own rules: by version, by type, and through inserted
+`KernelTable` finds a kernel of the CPU provider by ONNX Runtime's own rules: by version, by type, and through inserted
 Casts; docs/check.md says how they were compared with ONNX Runtime. An operator without a kernel that ONNX defines by
 other operators runs as these; whether each of them has a kernel is left to the trial run. Tables are data: kernels.json
 was measured by tools/scripts/kernel_tables.py, one table for each ONNX Runtime; providers/NAME.json follows the
@@ -50,6 +50,10 @@ def implements(first: int, last: int | None, since_version: int) -> bool:
     return first == since_version or (last is not None and first < since_version <= last)
 
 
+_HALF = "float16"
+_MAKES_NO_KERNEL = "Constant"  # becomes a weight when the model is loaded
+
+
 class KernelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """The kernels of one ONNX Runtime.
 
@@ -65,14 +69,41 @@ class KernelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
     type_sets: dict[str, str]
     kernels: dict[str, dict[str, tuple[Kernel, ...]]]
 
-    def find(self, domain: str, operator: str) -> tuple[Kernel, ...]:
-        """Return all kernels of an operator; empty for an unknown operator."""
-        return self.kernels.get(domain or "ai.onnx", {}).get(operator, ())
-
     def types(self, kernel: Kernel, parameter: str) -> tuple[str, ...]:
         """Return the element types (`float`, `int64` ...) that a kernel takes for a type parameter, sorted."""
         text = kernel.types.get(parameter, "")
         return tuple((self.type_sets[text[1:]] if text.startswith("=") else text).split())
+
+    def judge(self, node: onnx.NodeProto, values: Values, opsets: Mapping[str, int]) -> Verdict:
+        """Return the verdict on a node; a tensor of unknown type matches every kernel."""
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if (domain, node.op_type) == ("", _MAKES_NO_KERNEL):
+            return Verdict("runs")
+        if domain == EXTENSIONS_DOMAIN and has_extensions():  # only a trial run tells whether it has the operator
+            return Verdict("extension")
+        schema = operator_schema(domain, node.op_type, opsets.get(domain, 1))
+        if schema is None or schema.is_deprecated:
+            return Verdict("missing")
+        verdict = self._find(node, values, schema)
+        return Verdict("runs") if schema.has_body and not verdict.is_supported else verdict
+
+    def _find(self, node: onnx.NodeProto, values: Values, schema: OperatorSchema) -> Verdict:
+        kernels = self.kernels.get(node.domain or "ai.onnx", {}).get(node.op_type, ())
+        fitting = [kernel for kernel in kernels if implements(kernel.first, kernel.last, schema.since_version)]
+        if not fitting:
+            return Verdict("version" if kernels else "missing")
+        found = {p: schema.value_of(p, node, values) for kernel in fitting for p in kernel.types}
+        given = {p: value.element if value else None for p, value in found.items()}
+        refused = min((self._refused(kernel, given) for kernel in fitting), key=len)
+        if not refused:
+            return Verdict("runs")
+        available = tuple(sorted({t for kernel in fitting for t in self.types(kernel, refused[0])}))
+        as_float = {p: "float" if element == _HALF else element for p, element in given.items()}
+        casts = any(not self._refused(kernel, as_float) for kernel in fitting)
+        return Verdict("casts" if casts else "type", given[refused[0]] or "", available)
+
+    def _refused(self, kernel: Kernel, given: Mapping[str, str | None]) -> list[str]:
+        return [p for p in kernel.types if given[p] is not None and given[p] not in self.types(kernel, p)]
 
 
 @functools.cache
@@ -89,39 +120,27 @@ def kernel_table(onnxruntime: str) -> KernelTable | None:
 ONNX_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
-class Parameter(NamedTuple):
-    """One input or output of an operator.
-
-    Attributes:
-        type_name: the type parameter (`T`), or a type.
-        is_variadic: whether it stands for all further inputs or outputs.
-    """
-
-    name: str
-    type_name: str
-    is_variadic: bool
-
-
 class OperatorSchema(NamedTuple):
     """One version of one operator.
 
     Attributes:
         since_version: the opset that brought this version.
+        inputs, outputs: name and type parameter (`T`), or type, of each; the last may stand for any further ones.
         is_deprecated: whether the operator is absent from this opset on.
         has_body: whether ONNX defines it by other operators too, as which it runs where there is no kernel.
     """
 
     since_version: int
-    inputs: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
     is_deprecated: bool
     has_body: bool = False
 
     def value_of(self, parameter: str, node: onnx.NodeProto, values: Values) -> Value | None:
         """Return the first tensor of a node for a type parameter or the name of a parameter; None without one."""
         for formals, names in ((self.inputs, node.input), (self.outputs, node.output)):
-            for formal, name in zip(_spread(formals, len(names)), names, strict=False):
-                if name and parameter in (formal.type_name, formal.name):
+            for index, name in enumerate(names if formals else ()):
+                if name and parameter in formals[min(index, len(formals) - 1)]:
                     return values.get(name)
         return None
 
@@ -151,19 +170,9 @@ def _runtime_schemas() -> Mapping[tuple[str, str], OperatorSchema]:
 
 def _schema(found: Any, type_name: str) -> OperatorSchema:
     inputs, outputs = (
-        tuple(Parameter(p.name, getattr(p, type_name), p.option.name == "Variadic") for p in side)
-        for side in (found.inputs, found.outputs)
+        tuple((str(p.name), str(getattr(p, type_name))) for p in side) for side in (found.inputs, found.outputs)
     )
     return OperatorSchema(int(found.since_version), inputs, outputs, bool(found.deprecated))
-
-
-def _spread(formals: Sequence[Parameter], count: int) -> tuple[Parameter, ...]:
-    if formals and formals[-1].is_variadic:
-        return (*formals, *[formals[-1]] * (count - len(formals)))
-    return tuple(formals)
-
-
-_HALF = "float16"
 
 
 class Verdict(NamedTuple):
@@ -186,49 +195,8 @@ class Verdict(NamedTuple):
         return self.kind in ("runs", "casts", "extension")
 
 
-class CpuKernels:
-    """The CPU provider of one ONNX Runtime."""
-
-    def __init__(self, table: KernelTable) -> None:
-        self.table = table
-
-    def judge(self, node: onnx.NodeProto, values: Values, opsets: Mapping[str, int]) -> Verdict:
-        """Return the verdict on a node; a tensor of unknown type matches every kernel."""
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        if (domain, node.op_type) == ("", "Constant"):  # becomes a weight when the model is loaded
-            return Verdict("runs")
-        if domain == EXTENSIONS_DOMAIN and has_extensions():  # only a trial run tells whether it has the operator
-            return Verdict("extension")
-        opset = opsets.get(domain, 1)
-        schema = operator_schema(domain, node.op_type, opset)
-        if schema is None or schema.is_deprecated:
-            return Verdict("missing")
-        verdict = self._find(node, values, schema)
-        return Verdict("runs") if schema.has_body and not verdict.is_supported else verdict
-
-    def _find(self, node: onnx.NodeProto, values: Values, schema: OperatorSchema) -> Verdict:
-        kernels = self.table.find(node.domain, node.op_type)
-        fitting = [kernel for kernel in kernels if implements(kernel.first, kernel.last, schema.since_version)]
-        if not fitting:
-            return Verdict("version" if kernels else "missing")
-        found = {p: schema.value_of(p, node, values) for kernel in fitting for p in kernel.types}
-        given = {p: value.element if value else None for p, value in found.items()}
-        if any(not self._refused(kernel, given) for kernel in fitting):
-            return Verdict("runs")
-        refused = min((self._refused(kernel, given) for kernel in fitting), key=len)[0]
-        available = tuple(sorted({t for kernel in fitting for t in self.table.types(kernel, refused)}))
-        as_float = {p: "float" if element == _HALF else element for p, element in given.items()}
-        casts = any(not self._refused(kernel, as_float) for kernel in fitting)
-        return Verdict("casts" if casts else "type", given[refused] or "", available)
-
-    def _refused(self, kernel: Kernel, given: Mapping[str, str | None]) -> list[str]:
-        return [p for p in kernel.types if given[p] is not None and given[p] not in self.table.types(kernel, p)]
-
-
 PROVIDER_TABLES = Path(__file__).parent / "providers"
 """The folder of the provider tables, one NAME.json for each provider."""
-
-_MAKES_NO_KERNEL = "Constant"  # becomes a weight when the model is loaded
 
 
 class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
@@ -270,18 +238,14 @@ def provider_table(provider: str) -> ProviderTable | None:
 def coverage(provider: str, nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int]) -> ProviderCoverage:
     """Return which nodes of a model a provider takes."""
     table = provider_table(provider)
-    if table is None:
-        every = tuple(sorted({node.op_type for node in nodes}))
-        return ProviderCoverage(provider, "unknown", len(nodes), 0, every, ())
-    taken = [(node.op_type, table.takes(node, opsets.get("", 1))) for node in nodes]
-    return ProviderCoverage(
-        provider=provider,
-        source=table.source,
-        nodes=len(nodes),
-        taken=sum(answer is True for _, answer in taken),
-        unknown=tuple(sorted({name for name, answer in taken if answer is None})),
-        not_taken=tuple(sorted({name for name, answer in taken if answer is False})),
-    )
+    taken = [(node.op_type, table.takes(node, opsets.get("", 1)) if table else None) for node in nodes]
+    return _covered(provider, table.source if table else "unknown", taken)
+
+
+def _covered(provider: str, source: str, taken: Sequence[tuple[str, bool | None]]) -> ProviderCoverage:
+    """Sum up what a provider does with nodes of these operators: takes them or not, or None for unknown."""
+    unknown, not_taken = (tuple(sorted({name for name, it in taken if it is wanted})) for wanted in (None, False))
+    return ProviderCoverage(provider, source, len(taken), sum(it is True for _, it in taken), unknown, not_taken)
 
 
 _STEPS = {
@@ -292,10 +256,20 @@ _STEPS = {
 
 
 def judge_nodes(
-    proto: onnx.ModelProto, kernels: CpuKernels, opsets: Mapping[str, int]
+    graph: onnx.GraphProto, table: KernelTable, opsets: Mapping[str, int], around: Values | None = None
 ) -> list[tuple[onnx.NodeProto, Verdict]]:
-    """Say of every node, those inside control flow included, what ONNX Runtime's CPU provider does with it."""
-    return _judge_graph(proto.graph, {}, kernels, opsets)
+    """Say of every node, those inside control flow included, what ONNX Runtime's CPU provider does with it.
+
+    `around` has the tensors of the graphs that this one is inside of.
+    """
+    values = {**(around or {}), **graph_values(graph)}
+    judged = []
+    for node in graph.node:
+        judged.append((node, table.judge(node, values, opsets)))
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                judged += judge_nodes(inner, table, opsets, values)
+    return judged
 
 
 def check_kernels(judged: Sequence[tuple[onnx.NodeProto, Verdict]], runtime: str, opset: int) -> list[Finding]:
@@ -318,14 +292,10 @@ def check_control_flow(proto: onnx.ModelProto) -> list[Finding]:
     for node in nodes_of(proto.graph.node):
         if node.op_type in _STEPS and not node.domain:
             groups.setdefault(node.op_type, []).append(node)
+    said = "ONNX Runtime runs {}, but what is inside stays float"
     return [
-        warning(
-            "control-flow",
-            f"{_named(nodes)}: ONNX Runtime runs {operator}, but what is inside stays float",
-            _STEPS[operator],
-            nodes[0].name,
-        )
-        for operator, nodes in groups.items()
+        warning("control-flow", f"{_named(nodes)}: {said.format(kind)}", _STEPS[kind], nodes[0].name)
+        for kind, nodes in groups.items()
     ]
 
 
@@ -337,25 +307,8 @@ def cover(
 ) -> tuple[ProviderCoverage, ...]:
     """Say of each provider, in the target's order, what it takes."""
     nodes = [node for node, _ in judged]
-    left = tuple(sorted({node.op_type for node, verdict in judged if not verdict.is_supported}))
-    on_cpu = sum(verdict.is_supported for _, verdict in judged)
-    return tuple(
-        ProviderCoverage(CPU, source, len(nodes), on_cpu, (), left) if p == CPU else coverage(p, nodes, opsets)
-        for p in providers
-    )
-
-
-def _judge_graph(
-    graph: onnx.GraphProto, around: Values, kernels: CpuKernels, opsets: Mapping[str, int]
-) -> list[tuple[onnx.NodeProto, Verdict]]:
-    values = {**around, **graph_values(graph)}
-    judged = []
-    for node in graph.node:
-        judged.append((node, kernels.judge(node, values, opsets)))
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                judged += _judge_graph(inner, values, kernels, opsets)
-    return judged
+    on_cpu = _covered(CPU, source, [(node.op_type, verdict.is_supported) for node, verdict in judged])
+    return tuple(on_cpu if provider == CPU else coverage(provider, nodes, opsets) for provider in providers)
 
 
 def _named(nodes: Sequence[onnx.NodeProto]) -> str:

@@ -102,13 +102,9 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class ProviderCoverage(msgspec.Struct, frozen=True):
-    """The nodes of a model that one execution provider takes.
+    """The nodes of a model that one execution provider takes, and the `source` from which that is known.
 
-    Attributes:
-        source: where that is known from.
-        taken: how many of the nodes it takes.
-        unknown: operators of which the source does not say.
-        not_taken: operators that it leaves to the next provider.
+    `unknown` are operators of which the source does not say; `not_taken` are left to the next provider.
     """
 
     provider: str

@@ -18,7 +18,8 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import Target
-from edge_sdk.core.machine import free_bytes
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.trial import TrialLimits
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
 from edge_sdk_tools.check.model_file import Weight
 from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError
@@ -44,11 +45,7 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def onnxruntime(self) -> str:
         """The version of ONNX Runtime that must run the model."""
-        if self.target is not None:
-            return self.target.min_onnxruntime
-        from edge_sdk.inference.runtime import onnxruntime_version  # a tenth of a second
-
-        return onnxruntime_version()
+        return self.target.min_onnxruntime if self.target else onnxruntime_version()
 
     def report(self, *findings: Finding) -> CheckReport:
         """Return a report that holds these findings alone."""
@@ -76,8 +73,6 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
 """Set for the process, beside what the caller has."""
-
-_SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -116,21 +111,19 @@ def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
         return done.stdout
     if done.returncode > 0:
         said = done.stderr.decode(errors="replace").strip()
-        # As the cause, so that a traceback shows that of the process first.
-        raise RuntimeError(said.splitlines()[-1] if said else "") from RuntimeError(
-            f"in the process of {module}:\n{said}"
-        )
+        its_own = RuntimeError(f"in the process of {module}:\n{said}")  # so that a traceback shows it first
+        raise RuntimeError(said.splitlines()[-1] if said else "") from its_own
     raise _died(_cause(-done.returncode, limits))
 
 
 def read_request() -> bytes:
     """Take up the limits and return the request; the process itself calls this after all imports."""
     limits, request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Limits, bytes])
-    wanted, free = limits.memory_mb * 2**20, free_bytes()
-    allowed = wanted if free is None else min(wanted, int(free * _SPARE_SHARE))
-    _limit(resource.RLIMIT_DATA, _data_bytes() + allowed)
-    _limit(resource.RLIMIT_CPU, limits.cpu_s, grace=1)
-    _limit(resource.RLIMIT_CORE, 0)
+    TrialLimits.here(limits.memory_mb, limits.wall_s).take_up()
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    # The signal of the soft limit comes a second earlier, and says what happened.
+    highest = limits.cpu_s + 1 if hard == resource.RLIM_INFINITY else min(limits.cpu_s + 1, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (min(limits.cpu_s, highest), highest))
     return request
 
 
@@ -138,20 +131,6 @@ def write_answer(answer: bytes) -> None:
     """Write the answer to standard output."""
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
-
-
-def _limit(kind: int, value: int, grace: int = 0) -> None:
-    """Set a limit for good; with some grace the signal of the soft one comes first, and says what happened."""
-    _, hard = resource.getrlimit(kind)
-    highest = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)
-    resource.setrlimit(kind, (min(value, highest), highest))
-
-
-def _data_bytes() -> int:
-    """Return what RLIMIT_DATA counts already, by proc(5): VmData."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmData:"))
-    return int(line.split()[1]) * 1024
 
 
 def _cause(number: int, limits: Limits) -> str:

@@ -43,8 +43,7 @@ def render(report: CheckReport) -> str:
     if report.opset is not None:
         parts.append(_facts(report))
     if report.operators:
-        parts += [Text(), _operators(report)]
-        parts.append(_sources(report))
+        parts += [Text(), _operators(report), _sources(report)]
     if report.findings:
         parts += [Text(), _findings(report.findings)]
     with console.capture() as capture:
@@ -53,28 +52,23 @@ def render(report: CheckReport) -> str:
 
 
 def _facts(report: CheckReport) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column(overflow="fold")
-    for name, text in _rows(report):
-        grid.add_row(f"  {name}", text)
-    return grid
-
-
-def _rows(report: CheckReport) -> list[tuple[str, str]]:
     raised = f", used as {report.used_opset}" if report.used_opset not in (None, report.opset) else ""
     rows = [
         ("model", f"{PurePath(report.model).name}, {_size(report.size_mb * 1e6)}"),
         ("format", f"opset {report.opset}{raised}, IR version {report.ir_version}"),
+        ("written by", report.producer),
+        ("weights in", ", ".join(report.files)),
+        ("input", _tensor(report.input) if report.input else ""),
+        *(("output", _tensor(output)) for output in report.outputs),
+        *(_cost_rows(report.costs) if report.costs else []),
     ]
-    if report.producer:
-        rows.append(("written by", report.producer))
-    if report.files:
-        rows.append(("weights in", ", ".join(report.files)))
-    if report.input:
-        rows.append(("input", _tensor(report.input)))
-    rows += [("output", _tensor(output)) for output in report.outputs]
-    return rows + (_cost_rows(report.costs) if report.costs else [])
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, text in rows:
+        if text:
+            grid.add_row(f"  {name}", text)
+    return grid
 
 
 def _cost_rows(costs: Costs) -> list[tuple[str, str]]:

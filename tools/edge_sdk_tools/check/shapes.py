@@ -60,8 +60,7 @@ def check_opset(opset: int | None, highest: int, runtime: str) -> list[Finding]:
 def lower_ir_version(proto: onnx.ModelProto, highest: int, runtime: str) -> list[Finding]:
     """Set an IR version that a runtime reads, in place.
 
-    The number says which features a file may use. What has been added since 10 (types of 2 bits, devices) either is
-    found by other checks or is no part of what edge-sdk keeps.
+    What has been added since 10 (types of 2 bits, devices) is found by other checks, or is not kept by edge-sdk.
     """
     found = proto.ir_version
     proto.ir_version = max(_LOWEST_IR_VERSION, min(found, highest))
@@ -82,9 +81,8 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
     except Exception as cause:  # the converter raises RuntimeError and its own C++ types alike
-        raise RefusedModelError(
-            f"opset could not be raised to {QUANTIZABLE_OPSET}: {first_line(cause)}", "export it with opset 17"
-        ) from cause
+        what = f"opset could not be raised to {QUANTIZABLE_OPSET}: {first_line(cause)}"
+        raise RefusedModelError(what, "export it with opset 17") from cause
     for node in converted.graph.node:
         if node.op_type == "Resize" and node.output[0] in resized:
             # What Upsample and Resize of opset 10 meant: onnx's converter leaves it at opset 11's other defaults.
@@ -95,12 +93,9 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Put the functions of a model in the place of their calls.
+    """Put the functions of a model in the place of their calls; a RefusedModelError says that they cannot be.
 
     Functions that call themselves or grow without end are ended by the limits of the process.
-
-    Raises:
-        RefusedModelError: they cannot be put in place.
     """
     if not proto.functions:
         return proto
@@ -108,9 +103,8 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inlined = onnx.inliner.inline_local_functions(proto)
     except Exception as cause:  # onnx raises its own C++ types, which share no root
-        raise RefusedModelError(
-            f"functions cannot be put in the place of their calls: {first_line(cause)}", "export the model again"
-        ) from cause
+        what = f"functions cannot be put in the place of their calls: {first_line(cause)}"
+        raise RefusedModelError(what, _AGAIN) from cause
     left = next((n for n in nodes_of(inlined.graph.node) if (n.domain, n.op_type) in defined), None)
     if left is not None:
         raise RefusedModelError(
@@ -134,20 +128,23 @@ _ONE_ERROR = re.compile(r"\(op_type:\s*(?P<operator>[^,)]*)(?:, node name: (?P<n
 
 def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueInfoProto:
     """Find the one float32 input that is no weight; a RefusedModelError says that there is none, or another one."""
-    constants = {*weights, *(t.name for t in proto.graph.initializer)}
-    inputs = [i for i in proto.graph.input if i.name not in constants]
+    inputs = _image_inputs(proto, weights)
     if len(inputs) != 1:
         names = f" ({', '.join(i.name for i in inputs[:_SHOWN])})" if inputs else ""
-        raise RefusedModelError(
-            f"has {len(inputs)} inputs, expected one image input{names}", "export it with the image as its only input"
-        )
-    image: onnx.ValueInfoProto = inputs[0]
-    tensor = image.type.tensor_type
-    if tensor.elem_type != TensorProto.FLOAT:
-        known = tensor.elem_type in TensorProto.DataType.values()
-        kind = TensorProto.DataType.Name(tensor.elem_type) if known else f"of unknown type {tensor.elem_type}"
-        raise RefusedModelError(f"input {image.name!r} is {kind}, expected FLOAT", "export it in float32")
+        what = f"has {len(inputs)} inputs, expected one image input{names}"
+        raise RefusedModelError(what, "export it with the image as its only input")
+    [image] = inputs
+    kind = image.type.tensor_type.elem_type
+    if kind != TensorProto.FLOAT:
+        known = kind in TensorProto.DataType.values()
+        found = TensorProto.DataType.Name(kind) if known else f"of unknown type {kind}"
+        raise RefusedModelError(f"input {image.name!r} is {found}, expected FLOAT", "export it in float32")
     return image
+
+
+def _image_inputs(proto: onnx.ModelProto, weights: Collection[str]) -> list[onnx.ValueInfoProto]:
+    constants = {*weights, *(t.name for t in proto.graph.initializer)}
+    return [i for i in proto.graph.input if i.name not in constants]
 
 
 def free_unknown(graph: onnx.GraphProto) -> None:
@@ -163,8 +160,7 @@ _WHOLE_NUMBERS = (TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64)
 
 def take_floats(proto: onnx.ModelProto, weights: Collection[str], spec: InputSpec) -> list[Finding]:
     """Put a Cast before an image of whole numbers, in place, as TensorFlow's detectors take it; say so."""
-    constants = {*weights, *(t.name for t in proto.graph.initializer)}
-    images = [i for i in proto.graph.input if i.name not in constants]
+    images = _image_inputs(proto, weights)
     if len(images) != 1 or images[0].type.tensor_type.elem_type not in _WHOLE_NUMBERS:
         return []
     [image] = images
@@ -174,18 +170,15 @@ def take_floats(proto: onnx.ModelProto, weights: Collection[str], spec: InputSpe
     image.type.tensor_type.elem_type = TensorProto.FLOAT
     what = f"input {image.name!r} is {TensorProto.DataType.Name(kind)}; a Cast from float was put before it"
     if any(spec.mean) or any(value != 1 for value in spec.std):
-        return [
-            error("input", what, "take mean and std out of model.toml: the model takes pixels of 0-255 as they are")
-        ]
+        step = "take mean and std out of model.toml: the model takes pixels of 0-255 as they are"
+        return [error("input", what, step)]
     return [note("input", what, "nothing to do: pixels are whole numbers")]
 
 
 def _rename(proto: onnx.ModelProto, name: str, to: str) -> None:
     for node in nodes_of(proto.graph.node):
-        for names in (node.input, node.output):
-            for place, found in enumerate(names):
-                if found == name:
-                    names[place] = to
+        node.input[:] = [to if found == name else found for found in node.input]
+        node.output[:] = [to if found == name else found for found in node.output]
 
 
 def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
@@ -193,11 +186,8 @@ def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
     expected = spec.tensor_shape
     found = declared_value(image).shape
     if found is not None and not _fits(found, expected):
-        raise RefusedModelError(
-            f"input {image.name!r} has shape {show_shape(found)}, model.toml says {show_shape(expected)} "
-            f"({spec.layout}, {spec.color})",
-            _input_advice(found, spec),
-        )
+        what = f"input {image.name!r} has shape {show_shape(found)}, model.toml says {show_shape(expected)}"
+        raise RefusedModelError(f"{what} ({spec.layout}, {spec.color})", _input_advice(found, spec))
     image.type.tensor_type.shape.CopyFrom(_shape(expected))
 
 
@@ -276,15 +266,12 @@ def check_outputs(proto: onnx.ModelProto, weights: Collection[str]) -> list[Find
     findings = _unfilled(proto.graph, {*weights, *links.constants})
     for output in proto.graph.output:
         value = declared_value(output)
-        if value.count is not None:
-            continue
-        maker = _data_dependent(output.name, links)
+        maker = _data_dependent(output.name, links) if value.count is None else None
         if maker is None:
             continue
-        dimension = _first_free(value.shape)
         what = (
-            f"output {output.name!r} has shape {show_shape(value.shape)}: {dimension} is known only when node "
-            f"{maker.name!r} ({maker.op_type}) has run, expected fixed shapes"
+            f"output {output.name!r} has shape {show_shape(value.shape)}: {_first_free(value.shape)} is known only "
+            f"when node {maker.name!r} ({maker.op_type}) has run, expected fixed shapes"
         )
         step = "cut the model before that node, or export it without it"
         if maker.op_type == "NonMaxSuppression":
@@ -299,15 +286,8 @@ def _unfilled(graph: onnx.GraphProto, weights: Collection[str]) -> list[Finding]
     problems = {name: f"is there {count} times" for name, count in times.items() if count > 1}
     images = {value.name for value in graph.input} - set(weights)
     problems |= {name: "is the input itself" for name in times if name in images}
-    return [
-        error(
-            "output",
-            f"output {name!r} {problem}, expected a result of its nodes, once",
-            "export it without this output",
-            name,
-        )
-        for name, problem in problems.items()
-    ]
+    expected, step = "expected a result of its nodes, once", "export it without this output"
+    return [error("output", f"output {name!r} {said}, {expected}", step, name) for name, said in problems.items()]
 
 
 DETECTIONS = 300
@@ -315,9 +295,9 @@ DETECTIONS = 300
 
 
 def rows_to_fix(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Return the fixed shapes of outputs that have a row for each object found; empty for models of another kind.
+    """Return the fixed shapes of outputs with a row for each object found, as torchvision and TensorFlow write them.
 
-    They are boxes Nx4 or 1xNx4, and others of N, as torchvision and TensorFlow write them.
+    They are boxes Nx4 or 1xNx4, and others of N; empty for models of another kind.
     """
     links = GraphIndex(proto.graph)
     shapes = {output.name: declared_value(output) for output in proto.graph.output}
@@ -326,12 +306,11 @@ def rows_to_fix(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     if len(boxes) != 1 or len(free) < 3:
         return {}
     n = DETECTIONS
-    fixed: dict[int, tuple[int, ...]] = (
-        {2: (n, 4), 1: (n,)} if len(boxes[0]) == 2 else {3: (1, n, 4), 2: (1, n), 1: (1,)}
-    )
-    return (
-        {name: fixed[len(shape)] for name, shape in free.items()} if all(len(s) in fixed for s in free.values()) else {}
-    )
+    fixed: dict[int, tuple[int, ...]] = {3: (1, n, 4), 2: (1, n), 1: (1,)}
+    fixed = {2: (n, 4), 1: (n,)} if len(boxes[0]) == 2 else fixed
+    if any(len(shape) not in fixed for shape in free.values()):
+        return {}
+    return {name: fixed[len(shape)] for name, shape in free.items()}
 
 
 def fix_rows(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -353,15 +332,10 @@ def fix_rows(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> N
         }
         for key, value in constants.items():
             proto.graph.initializer.append(onnx.numpy_helper.from_array(value, f"{name}_{key}"))
-        proto.graph.node.extend(
-            [
-                onnx.helper.make_node("Concat", [found, f"{name}_zeros"], [f"{name}_filled"], axis=axis),
-                onnx.helper.make_node(
-                    "Slice", [f"{name}_{key}" for key in ("filled", "first", "end", "axis")], [f"{name}_rows"]
-                ),
-                onnx.helper.make_node("Reshape", [f"{name}_rows", f"{name}_shape"], [name]),
-            ]
-        )
+        cut = [f"{name}_{key}" for key in ("filled", "first", "end", "axis")]
+        proto.graph.node.append(onnx.helper.make_node("Concat", [found, f"{name}_zeros"], cut[:1], axis=axis))
+        proto.graph.node.append(onnx.helper.make_node("Slice", cut, [f"{name}_rows"]))
+        proto.graph.node.append(onnx.helper.make_node("Reshape", [f"{name}_rows", f"{name}_shape"], [name]))
 
 
 def depends_on_values(proto: onnx.ModelProto) -> bool:
@@ -416,22 +390,16 @@ def _first_free(shape: tuple[int | str | None, ...] | None) -> str:
 
 def _data_dependent(name: str, links: GraphIndex) -> onnx.NodeProto | None:
     """Return the nearest node before a tensor whose output's shape depends on values."""
-    for node in links.before(name):
-        if node.op_type in DATA_DEPENDENT or any(n.op_type in DATA_DEPENDENT for n in nodes_of([node])):
-            return node
-    return None
+    followed = links.before(name)
+    return next((node for node in followed if any(n.op_type in DATA_DEPENDENT for n in nodes_of([node]))), None)
 
 
 def _inference_findings(cause: Exception) -> list[Finding]:
-    found = [
-        error(
-            "shape",
-            f"node {match['node'] or '?'!r} ({match['operator']}): {_plain(match['what'])}",
-            _AGAIN,
-            match["node"] or "",
-        )
-        for match in _ONE_ERROR.finditer(str(cause))
-    ]
+    found = []
+    for match in _ONE_ERROR.finditer(str(cause)):
+        node = match["node"] or ""
+        what = f"node {node or '?'!r} ({match['operator']}): {_plain(match['what'])}"
+        found.append(error("shape", what, _AGAIN, node))
     return found[:_SHOWN] or [error("shape", _plain(first_line(cause)), _AGAIN)]
 
 
@@ -460,9 +428,7 @@ def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, tab
         opset=opsets_of(proto).get(""),
         ir_version=int(proto.ir_version),
         producer=" ".join(t for t in wrote if isinstance(t, str) and t and t.isprintable())[:_LONGEST_PRODUCER],
-        metadata={
-            entry.key[:_LONGEST_KEY]: entry.value[:_LONGEST_VALUE] for entry in proto.metadata_props[:_MOST_KEYS]
-        },
+        metadata={e.key[:_LONGEST_KEY]: e.value[:_LONGEST_VALUE] for e in proto.metadata_props[:_MOST_KEYS]},
     )
 
 
@@ -481,10 +447,7 @@ _MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Uns
 
 
 def _operator_of(name: str, links: GraphIndex) -> str:
-    """Return the type of the node that computes a tensor's values, wherever they were moved since.
-
-    Of parts that are joined it is the type of all their nodes; where these differ it is Concat.
-    """
+    """Return the type of the node that computes a tensor's values; of joined parts the type of all, or else Concat."""
     node = _maker_of(name, links)
     if node is None or node.op_type != "Concat":
         return node.op_type if node is not None else ""

@@ -73,10 +73,8 @@ def read_labels(path: Path) -> Labels:
     except UnicodeDecodeError as cause:
         line = cause.object.count(b"\n", 0, cause.start) + 1
         raise ModelError(f"{path}: labels cannot be read: line {line} is not UTF-8; save it as UTF-8") from cause
-    except ValueError as cause:
-        raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
-    except OSError as cause:
-        raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
+    except (OSError, ValueError) as cause:
+        raise ModelError(f"{path}: labels cannot be read: {getattr(cause, 'strerror', cause)}") from cause
     if not labels:
         raise ModelError(f"{path}: no labels in it, expected one a line in output order")
     return labels
@@ -120,11 +118,9 @@ class ClassNames:
         return list(dict.fromkeys(other.class_id for other in same))
 
     def class_id(self, name: str, where: str, beside: Collection[str] = ()) -> int:
-        """Return the id of the one class with this name.
+        """Return the id of the one class with this name; a DataError says that no class has it, or several do.
 
-        Raises:
-            DataError: no class has it, or several do; the message names `where` it stands, and says how many of the
-                names `beside` it are no labels either.
+        It names `where` that stands, and says how many of the names `beside` it are no labels either.
         """
         found = self.find(name)
         if not found:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import struct
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
@@ -56,13 +56,17 @@ class MaskTruth(Truth, frozen=True):
     Attributes:
         path: the PNG, of 8-bit grey levels or palette indices.
         class_count: the number of classes; the PNG holds ids from 0 to `class_count` - 1, and `IGNORE`.
+        content: the PNG's bytes, for machines that do not have the file.
     """
 
     path: Path
     class_count: int = IGNORE
+    content: bytes | None = None
 
     def data(self) -> bytes:
         """Return the file's bytes."""
+        if self.content is not None:
+            return self.content
         try:
             return read_regular(self.path, _MOST_BYTES)
         except OSError as cause:
@@ -79,10 +83,8 @@ class MaskTruth(Truth, frozen=True):
             raise DataError(f"{self.path}: mask cannot be decoded; copy or export it again") from cause
         wrong = mask[(mask >= self.class_count) & (mask != IGNORE)]
         if wrong.size:
-            raise DataError(
-                f"{self.path}: the mask holds class {wrong[0]}, expected 0 to {self.class_count - 1}, or {IGNORE} "
-                "for what does not count"
-            )
+            expected = f"expected 0 to {self.class_count - 1}, or {IGNORE} for what does not count"
+            raise DataError(f"{self.path}: the mask holds class {wrong[0]}, {expected}")
         return mask
 
 
@@ -111,11 +113,7 @@ def _size_of(head: bytes, path: Path) -> tuple[int, int]:
 
 
 class ClassTruth(Truth, frozen=True):
-    """The class of one image.
-
-    Attributes:
-        class_id: counts classes from 0, as `Classification.class_ids` does; a background class is not counted.
-    """
+    """The class of one image, counted from 0 as `Classification.class_ids` does; a background class is not counted."""
 
     class_id: int
 
@@ -149,7 +147,7 @@ def same_truth(a: Truth | None, b: Truth | None) -> bool:
         pairs = ((a.boxes_xyxy, b.boxes_xyxy), (a.class_ids, b.class_ids), (a.crowd, b.crowd))
         return a.relative == b.relative and all(np.array_equal(x, y) for x, y in pairs)
     if isinstance(a, MaskTruth) and isinstance(b, MaskTruth):
-        return a.path.read_bytes() == b.path.read_bytes()
+        return a.data() == b.data()
     return a == b
 
 
@@ -182,7 +180,7 @@ class Dataset(msgspec.Struct, frozen=True):
 
     def spread(self, count: int) -> Dataset:
         """Return at most `count` images with their truths, evenly spread over the dataset."""
-        return self if count >= len(self) else self.picked(self.images.places_spread(count))
+        return self.picked(self.images.places_spread(count))
 
     def stratified_split(self, parts: int) -> list[Dataset]:
         """Split the images into parts, each with its share of every class; see `stratified_indices`."""
@@ -216,52 +214,27 @@ def _classes_of(truth: Truth | None) -> set[int]:
     return {truth.class_id} if isinstance(truth, ClassTruth) else set()
 
 
-class _CarriedImage(ImageFile, frozen=True):
-    """An image that holds its bytes; its path is only its name. It has no bytes where its file could not be read."""
-
-    content: bytes = b""
-
-    def data(self) -> bytes:
-        return self.content
-
-
-class _CarriedMask(MaskTruth, frozen=True):
-    """A mask that holds its bytes; its path is only its name."""
-
-    content: bytes = b""
-
-    def data(self) -> bytes:
-        return self.content
-
-
 def carried(dataset: Dataset) -> Dataset:
     """Return the same dataset with the bytes of all its files in it."""
     images = ImageSet(tuple(_carried(image) for image in dataset.images.images), dataset.images.skipped)
-    truths = (
-        None
-        if dataset.truths is None
-        else tuple(
-            _CarriedMask(truth.path, truth.class_count, truth.data()) if isinstance(truth, MaskTruth) else truth
-            for truth in dataset.truths
-        )
+    truths = dataset.truths and tuple(
+        msgspec.structs.replace(truth, content=truth.data()) if isinstance(truth, MaskTruth) else truth
+        for truth in dataset.truths
     )
     return msgspec.structs.replace(dataset, images=images, truths=truths)
 
 
-def _carried(image: ImageFile) -> _CarriedImage:
+def _carried(image: ImageFile) -> ImageFile:
     try:
-        content = image.data()
+        return msgspec.structs.replace(image, content=image.data())
     except DataError:
-        content = b""  # the error is raised when the image is read
-    return _CarriedImage(image.path, image.sha256, image.size_wh, content)
+        return msgspec.structs.replace(image, content=b"")  # the error is raised when the image is read
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A file that a reader names.
+    """A file that a reader names, with what it knows of it.
 
-    Attributes:
-        truth: what the reader knows of it; None where nothing is known.
-        drawn_on_wh: width and height that the truth was drawn on, in pixels, where the format says so.
+    `drawn_on_wh` are width and height in pixels that the truth was drawn on, where the format says so.
     """
 
     path: Path
@@ -286,12 +259,12 @@ def gather(found: Iterable[Found], kind: Format = "images", *, decode: bool) -> 
     duplicates = conflicts = 0
     for item in found:
         image = inspect(item.path, decode=decode)
-        if isinstance(image, ImageFile) and item.drawn_on_wh not in (None, image.size_wh):
+        if isinstance(image, Skipped):
+            skipped.append(image)
+        elif item.drawn_on_wh not in (None, image.size_wh):
             (width, height), (drawn_width, drawn_height) = image.size_wh, item.drawn_on_wh
             why = f"{width}x{height} pixels, its labels were drawn on {drawn_width}x{drawn_height}"
             skipped.append(Skipped(item.path, why))
-        elif isinstance(image, Skipped):
-            skipped.append(image)
         elif image.sha256 in kept:
             duplicates += 1
             conflicts += not same_truth(kept[image.sha256][1], item.truth)
@@ -303,12 +276,13 @@ def gather(found: Iterable[Found], kind: Format = "images", *, decode: bool) -> 
 
 
 def find_images(folders: Sequence[Path], *, decode: bool = True) -> ImageSet:
-    """Find every usable image below `folders`, each content once.
-
-    Raises:
-        DataError: when a folder is not there, or there is not one usable image in all of them.
-    """
-    images = gather((Found(path) for path in _candidates(folders)), decode=decode).images
+    """Find every usable image below `folders`, each content once; a DataError says that there is none, or no folder."""
+    for folder in folders:
+        if not is_folder(folder):
+            what = "is a file, expected a folder of images" if is_file(folder) else "no such folder of images"
+            raise DataError(f"{folder}: {what}")
+    files = (path for folder in folders for path in files_below(folder) if is_candidate(path))
+    images = gather(map(Found, files), decode=decode).images
     if not images:
         raise no_images(", ".join(str(f) for f in folders), images.skipped)
     return images
@@ -318,19 +292,9 @@ def no_images(where: str, skipped: Sequence[Skipped]) -> DataError:
     """Return the error about a folder without a usable image; it says why the first file was skipped."""
     if not skipped:
         return DataError(f"{where}: no images in it, expected {' '.join(SUFFIXES)}")
-    one = len(skipped) == 1
-    return DataError(
-        f"{where}: no usable images in it, {len(skipped)} file{' was' if one else 's were'} skipped; the first: "
-        f"{skipped[0].path}: {skipped[0].reason}"
-    )
-
-
-def _candidates(folders: Sequence[Path]) -> Iterator[Path]:
-    for folder in folders:
-        if not is_folder(folder):
-            what = "is a file, expected a folder of images" if is_file(folder) else "no such folder of images"
-            raise DataError(f"{folder}: {what}")
-        yield from filter(is_candidate, files_below(folder))
+    files = "1 file was" if len(skipped) == 1 else f"{len(skipped)} files were"
+    first = f"{skipped[0].path}: {skipped[0].reason}"
+    return DataError(f"{where}: no usable images in it, {files} skipped; the first: {first}")
 
 
 def listed_file(name: str, folders: Sequence[Path], where: str) -> Path | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
@@ -41,9 +41,7 @@ from edge_sdk_tools.datasets.images import Skipped, files_below, is_candidate, i
 def are_class_folders(folder: Path, names: ClassNames) -> bool:
     """Tell whether one folder at least bears the name of a class, or a WordNet id; `day` and `night` do not."""
     here = [path.name for path in subfolders(folder)]
-    return any(
-        names.find(name) or names_of(name).synset or (_is_number(name) and int(name) < len(names)) for name in here
-    )
+    return any(names.find(n) or names_of(n).synset or (_is_number(n) and int(n) < len(names)) for n in here)
 
 
 def read_class_folders(folder: Path, names: ClassNames) -> Labelled:
@@ -87,7 +85,7 @@ def read_labels_csv(folder: Path, names: ClassNames) -> Labelled:
     found: dict[Path, ClassTruth] = {}
     for where, column, file, text in _csv_rows(folder, LABELS_CSV, "class_id", "label"):
         value = text.strip()
-        class_id = names.class_id(value, where) if column == "label" else _csv_class_id(value, names, where)
+        class_id = names.class_id(value, where) if column == "label" else _numbered(value, names, where, column)
         if found.setdefault(file, ClassTruth(class_id)).class_id != class_id:
             raise DataError(
                 f"{where}: {shown(file.name)} has class {class_id} here and {found[file].class_id} above; keep one line"
@@ -117,11 +115,11 @@ def _csv_rows(folder: Path, name: str, *columns: str) -> Iterator[tuple[str, str
                 found = f"has {len(row)} column{'s' if len(row) > 1 else ''}"
                 what = f"a {columns[-1]} with commas needs quotes"
                 raise DataError(f"{where}: {found}, expected 2: file,{column}; {what}")
-            file = listed_file(row[0].strip(), [folder], where)
+            wanted = row[0].strip()
+            file = listed_file(wanted, [folder], where)
             if file is None:
-                raise DataError(
-                    f"{where}: no file {shown(row[0].strip())} in {folder}; take the line out or copy the image there"
-                )
+                what = f"no file {shown(wanted)} in {folder}"
+                raise DataError(f"{where}: {what}; take the line out or copy the image there")
             yield where, column, file, row[1]
     except csv.Error as cause:
         raise DataError(f"{path}: line {rows.line_num}: not comma-separated values: {cause}") from cause
@@ -129,10 +127,11 @@ def _csv_rows(folder: Path, name: str, *columns: str) -> Iterator[tuple[str, str
         raise DataError(f"{path}: no images in it, expected one a line after the header")
 
 
-def _csv_class_id(value: str, names: ClassNames, where: str) -> int:
-    class_id = whole_number(value)
+def _numbered(text: str, names: ClassNames, where: str, key: str) -> int:
+    """Return the class id that a text is; raise a DataError where it is none of the model's."""
+    class_id = whole_number(text)
     if class_id is None:
-        raise DataError(f"{where}: class_id is {shown(value)}, expected a whole number from 0 to {len(names) - 1}")
+        raise DataError(f"{where}: {key} is {shown(text)}, expected a whole number from 0 to {len(names) - 1}")
     return names.checked(class_id, where)
 
 
@@ -149,11 +148,6 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
     file_name: str
     width: float | None = None
     height: float | None = None
-
-    @property
-    def size_wh(self) -> tuple[int, int] | None:
-        """Width and height in pixels; None where the file lacks one of them."""
-        return (int(self.width), int(self.height)) if self.width and self.height else None
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
@@ -224,10 +218,7 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
     """Read a COCO file, or the one in a folder."""
     path = _the_file(path)
     coco = read_coco_file(path)
-    rows = _rows_by_image(coco, path)
-    boxes_xyxy = _boxes(coco, path)
-    class_ids = _class_ids(coco, names, path)
-    crowd = np.array([bool(a.iscrowd) for a in coco.annotations], np.bool_)
+    objects = _objects_by_image(coco, names, path)
     folders = image_folders(path)
     found, skipped = [], []
     for index, image in enumerate(coco.images):
@@ -235,8 +226,8 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
         if file is None:
             skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
             continue
-        of = rows[image.id]
-        found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), image.size_wh))
+        size_wh = (int(image.width), int(image.height)) if image.width and image.height else None
+        found.append(Found(file, _box_truth(objects[image.id], relative=False), size_wh))
     if not found:
         searched = ", ".join(map(str, folders))
         where = f"none of its {len(skipped)} images is there, looked in {searched}; put them into one of these"
@@ -254,50 +245,42 @@ def _the_file(path: Path) -> Path:
     return files[0]
 
 
-def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
-    rows: dict[int | str, list[int]] = {}
+_Object: TypeAlias = tuple[tuple[float, ...], int, bool]
+"""One object: x1, y1, x2, y2, its class id, and whether its box is around many objects."""
+
+
+def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int | str, list[_Object]]:
+    """Return the objects of each image, in pixels; categories that are not used need not be classes of the model."""
+    objects: dict[int | str, list[_Object]] = {}
     for index, image in enumerate(coco.images):
-        if image.id in rows:
+        if image.id in objects:
             raise DataError(f"{path}: images[{index}].id is {shown(image.id)}, which another image has too")
-        rows[image.id] = []
-    for index, annotation in enumerate(coco.annotations):
-        if annotation.image_id not in rows:
-            raise DataError(
-                f"{path}: annotations[{index}].image_id is {shown(annotation.image_id)}, expected the id of an image"
-            )
-        rows[annotation.image_id].append(index)
-    return rows
-
-
-def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
-    """Return the boxes of all annotations: float64 (N, 4), x1, y1, x2, y2 in pixels."""
-    boxes = np.array([a.bbox for a in coco.annotations], np.float64).reshape(-1, 4)
-    with np.errstate(over="ignore"):
-        xyxy = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
-    wrong = np.flatnonzero((boxes[:, 2:] < 0).any(axis=1) | ~np.isfinite(xyxy).all(axis=1))
-    if wrong.size:
-        raise DataError(
-            f"{path}: annotations[{wrong[0]}].bbox is {boxes[wrong[0]].tolist()}, expected x, y, width and height in "
-            "pixels, width and height 0 or more"
-        )
-    return xyxy
-
-
-def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
-    """Return the class id of each annotation, int64 (N,); unused categories need not be classes of the model."""
+        objects[image.id] = []
     categories = {category.id: category.name for category in coco.categories}
     beside = [categories[used] for used in {a.category_id for a in coco.annotations} if used in categories]
     class_ids: dict[int, int] = {}
-    for index, annotation in enumerate(coco.annotations):
-        used = annotation.category_id
+    for index, a in enumerate(coco.annotations):
+        where, used, (x, y, width, height) = f"{path}: annotations[{index}]", a.category_id, a.bbox
+        box_xyxy = x, y, x + width, y + height
+        if a.image_id not in objects:
+            raise DataError(f"{where}.image_id is {shown(a.image_id)}, expected the id of an image")
+        if min(width, height) < 0 or not all(map(math.isfinite, box_xyxy)):
+            expected = "expected x, y, width and height in pixels, width and height 0 or more"
+            raise DataError(f"{where}.bbox is {list(a.bbox)}, {expected}")
+        if used not in categories:
+            raise DataError(
+                f"{where}.category_id is {used}, expected the id of one of its {len(categories)} categories"
+            )
         if used not in class_ids:
-            if used not in categories:
-                raise DataError(
-                    f"{path}: annotations[{index}].category_id is {used}, expected the id of one of its "
-                    f"{len(categories)} categories"
-                )
             class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
-    return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
+        objects[a.image_id].append((box_xyxy, class_ids[used], bool(a.iscrowd)))
+    return objects
+
+
+def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
+    boxes_xyxy = np.array([box for box, _, _ in objects], np.float64).reshape(-1, 4)
+    class_ids = np.array([class_id for _, class_id, _ in objects], np.int64)
+    return BoxTruth(boxes_xyxy, class_ids, np.array([crowd for _, _, crowd in objects], np.bool_), relative)
 
 
 def read_masks(folder: Path, names: ClassNames) -> Labelled:
@@ -305,26 +288,12 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
     Of a mask only the header is read; `MaskTruth.read` reads the rest.
     """
-    masks = _by_name(folder / MASKS, ".png")
-    found, skipped, wanted = [], [], set()
-    for path in filter(is_candidate, files_below(folder / IMAGES)):
-        name = path.relative_to(folder / IMAGES).with_suffix("")
-        mask = masks.get(name)
-        if mask is None:
-            skipped.append(Skipped(path, f"no mask of this name in {MASKS}/"))
-        else:
-            wanted.add(name)
-            found.append(Found(path, MaskTruth(mask, len(names)), mask_size(mask)))
+    pairs, lonely = _pairs(folder, MASKS, ".png")
+    found = [Found(path, MaskTruth(mask, len(names)), mask_size(mask)) for path, mask in pairs if mask]
+    skipped = [Skipped(path, f"no mask of this name in {MASKS}/") for path, mask in pairs if not mask]
     if skipped and not found:
         raise DataError(f"{folder}: not one image has a mask, expected {MASKS}/NAME.png for {IMAGES}/NAME.jpg")
-    lonely = [mask for name, mask in masks.items() if name not in wanted]
-    return Labelled(found, (*skipped, *(Skipped(mask, f"no image of this name in {IMAGES}/") for mask in lonely)))
-
-
-def _by_name(folder: Path, suffix: str) -> dict[Path, Path]:
-    """Return the files below a folder with this suffix by their paths in it, without the suffix."""
-    files = (path for path in files_below(folder) if path.suffix.lower() == suffix)
-    return {path.relative_to(folder).with_suffix(""): path for path in files}
+    return Labelled(found, (*skipped, *lonely))
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
@@ -332,44 +301,43 @@ _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it 
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
+def _pairs(folder: Path, beside: str, suffix: str) -> tuple[list[tuple[Path, Path | None]], tuple[Skipped, ...]]:
+    """Return each image with the file of its name in the folder `beside` its own, and the files there without one."""
+    files = {path.relative_to(folder / beside): path for path in files_below(folder / beside)}
+    files = {name.with_suffix(""): path for name, path in files.items() if path.suffix.lower() == suffix}
+    images = {path: path.relative_to(folder / IMAGES).with_suffix("") for path in files_below(folder / IMAGES)}
+    pairs = [(path, files.get(name)) for path, name in images.items() if is_candidate(path)]
+    lonely = set(files.values()) - {path for _, path in pairs}
+    return pairs, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in sorted(lonely))
+
+
 def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     """Read FOLDER/images and FOLDER/labels; a label has the name of its image at the same place."""
-    labels = _by_name(folder / LABELS, ".txt")
-    images = [path for path in files_below(folder / IMAGES) if is_candidate(path)]
-    named = [(path, path.relative_to(folder / IMAGES).with_suffix("")) for path in images]
-    found = [Found(path, _read_boxes(labels.get(name), names)) for path, name in named]
-    wanted = {name for _, name in named}
-    if images and not wanted & labels.keys():
-        raise DataError(
-            f"{folder}: none of {len(labels)} files in {LABELS}/ belongs to an image, expected {LABELS}/NAME.txt for "
-            f"{IMAGES}/NAME.jpg"
-        )
-    lonely = [path for name, path in labels.items() if name not in wanted and path.name != _LIST_OF_CLASSES]
-    return Labelled(found, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in lonely))
+    pairs, lonely = _pairs(folder, LABELS, ".txt")
+    if pairs and not any(label for _, label in pairs):
+        expected = f"expected {LABELS}/NAME.txt for {IMAGES}/NAME.jpg"
+        raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
+    found = [Found(path, _read_boxes(label, names)) for path, label in pairs]
+    return Labelled(found, tuple(one for one in lonely if one.path.name != _LIST_OF_CLASSES))
 
 
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
     """Return the objects of one image; without a file there are none."""
     lines = read_text(path).split("\n") if path else []
-    rows = [_row(line.split(), names, f"{path}: line {n}") for n, line in enumerate(lines, start=1) if line.strip()]
-    boxes_xyxy = np.array([box for _, box in rows], np.float64).reshape(-1, 4)
-    class_ids = np.array([class_id for class_id, _ in rows], np.int64)
-    return BoxTruth(boxes_xyxy, class_ids, np.zeros(len(rows), np.bool_), relative=True)
+    numbered = [(f"{path}: line {n}", line.split()) for n, line in enumerate(lines, start=1)]
+    return _box_truth([_object(fields, names, where) for where, fields in numbered if fields], relative=True)
 
 
-def _row(fields: Sequence[str], names: ClassNames, where: str) -> tuple[int, tuple[float, ...]]:
-    """Return the class id and x1, y1, x2, y2, 0-1, of one line."""
+def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
+    """Return the object of one line; its box is 0-1."""
     numbers = [finite_number(field) for field in fields[1:]]
     values = [number for number in numbers if number is not None]
-    class_id = whole_number(fields[0])
-    if class_id is None:
-        raise DataError(f"{where}: class is {shown(fields[0])}, expected a whole number from 0 to {len(names) - 1}")
+    class_id = _numbered(fields[0], names, where, "class")
     if len(values) < len(numbers):
         raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
     if len(values) < 4 or len(values) % 2:
         raise DataError(f"{where}: has {len(fields)} numbers, expected 5: class x y width height")
-    names.checked(class_id, where)
-    return class_id, _box(values, where)
+    return _box(values, where), class_id, False
 
 
 def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
@@ -382,10 +350,8 @@ def _box(values: Sequence[float], where: str) -> tuple[float, ...]:
             raise DataError(f"{where}: the box is {width:g} wide and {height:g} high, expected 0 or more")
         box_xyxy = x - width / 2, y - height / 2, x + width / 2, y + height / 2
     if min(box_xyxy) < -_OVERSHOOT or max(box_xyxy) > 1 + _OVERSHOOT:
-        raise DataError(
-            f"{where}: the box reaches from {box_xyxy[0]:.4g}, {box_xyxy[1]:.4g} to {box_xyxy[2]:.4g}, "
-            f"{box_xyxy[3]:.4g}, expected 0 to 1, as parts of the image's width and height"
-        )
+        what = "the box reaches from {:.4g}, {:.4g} to {:.4g}, {:.4g}".format(*box_xyxy)
+        raise DataError(f"{where}: {what}, expected 0 to 1, as parts of the image's width and height")
     return tuple(min(max(side, 0.0), 1.0) for side in box_xyxy)
 
 
@@ -398,20 +364,20 @@ class LabelFormat(NamedTuple):
     read: Callable[[Path, ClassNames], Labelled]
 
 
-def _has_folders(folder: Path, *names: str) -> bool:
-    return all(is_folder(folder / name) for name in names)
+def _has_file(name: str) -> Callable[[Path, ClassNames], bool]:
+    return lambda folder, _: is_file(folder / name)
+
+
+def _has_folder(name: str) -> Callable[[Path, ClassNames], bool]:
+    return lambda folder, _: is_folder(folder / IMAGES) and is_folder(folder / name)
 
 
 FORMATS: dict[Format, LabelFormat] = {
-    "labels.csv": LabelFormat("classes", "labels.csv", lambda folder, _: is_file(folder / LABELS_CSV), read_labels_csv),
-    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, lambda folder, _: is_file(folder / TEXTS_CSV), read_texts_csv),
+    LABELS_CSV: LabelFormat("classes", LABELS_CSV, _has_file(LABELS_CSV), read_labels_csv),
+    TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, _has_file(TEXTS_CSV), read_texts_csv),
     "class folders": LabelFormat("classes", "a folder a class", are_class_folders, read_class_folders),
     "coco": LabelFormat("boxes", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
-    "yolo": LabelFormat(
-        "boxes", "images/ beside labels/", lambda folder, _: _has_folders(folder, IMAGES, LABELS), read_yolo
-    ),
-    "masks": LabelFormat(
-        "masks", "images/ beside masks/", lambda folder, _: _has_folders(folder, IMAGES, MASKS), read_masks
-    ),
+    "yolo": LabelFormat("boxes", "images/ beside labels/", _has_folder(LABELS), read_yolo),
+    "masks": LabelFormat("masks", "images/ beside masks/", _has_folder(MASKS), read_masks),
 }
 """All formats, in the order in which they are tried."""

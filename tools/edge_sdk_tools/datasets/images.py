@@ -12,7 +12,7 @@ import math
 import os
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -94,14 +94,20 @@ _EVERY_NTH_HELD_OUT = 4
 
 
 class ImageFile(msgspec.Struct, frozen=True):
-    """One image file: path, SHA-256 in hex, and the width and height that `read` gives: turned as EXIF says."""
+    """One image file: path, SHA-256 in hex, and the width and height that `read` gives: turned as EXIF says.
+
+    `content` holds its bytes for machines that do not have the file.
+    """
 
     path: Path
     sha256: str
     size_wh: tuple[int, int]
+    content: bytes | None = None
 
     def data(self) -> bytes:
         """Return the file's bytes."""
+        if self.content is not None:
+            return self.content
         try:
             return read_regular(self.path, MAX_BYTES)
         except OSError as cause:
@@ -131,24 +137,18 @@ class ImageSet(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.images)
 
-    @property
-    def unreadable(self) -> tuple[Path, ...]:
-        """The paths of what was skipped."""
-        return tuple(s.path for s in self.skipped)
-
     def without(self, other: ImageSet) -> ImageSet:
         """Return the images whose content is not in `other`."""
         return self.picked(self.places_without(other))
 
     def spread(self, count: int) -> ImageSet:
         """Return at most `count` images, evenly spread over the set."""
-        return self if count >= len(self.images) else self.picked(self.places_spread(count))
+        return self.picked(self.places_spread(count))
 
     def hold_out(self) -> tuple[ImageSet, ImageSet]:
         """Split into (calibration, evaluation): every fourth image, and at least one, is held out."""
-        held = set(range(_EVERY_NTH_HELD_OUT - 1, len(self.images), _EVERY_NTH_HELD_OUT)) or {len(self.images) - 1}
-        kept = tuple(image for i, image in enumerate(self.images) if i not in held)
-        return ImageSet(kept, self.skipped), ImageSet(tuple(self.images[i] for i in sorted(held)))
+        held = range(_EVERY_NTH_HELD_OUT - 1, len(self), _EVERY_NTH_HELD_OUT) or [len(self) - 1]
+        return self.picked([i for i in range(len(self)) if i not in held]), ImageSet(self.picked(held).images)
 
     def places_without(self, other: ImageSet) -> list[int]:
         """Return the indices of the images whose content is not in `other`."""
@@ -156,8 +156,8 @@ class ImageSet(msgspec.Struct, frozen=True):
         return [i for i, image in enumerate(self.images) if image.sha256 not in known]
 
     def places_spread(self, count: int) -> list[int]:
-        """Return the indices of `count` images, evenly spread, the first and the last among them."""
-        return [int(i) for i in np.linspace(0, len(self.images) - 1, count).round()]
+        """Return the indices of at most `count` images, evenly spread, the first and the last among them."""
+        return [int(i) for i in np.linspace(0, len(self) - 1, min(count, len(self))).round()]
 
     def picked(self, places: Sequence[int]) -> ImageSet:
         """Return the images at these indices, with all that was skipped."""
@@ -218,11 +218,8 @@ def files_below(folder: Path) -> list[Path]:
 
     Links to folders are followed, each folder is entered once.
     """
-    return sorted(_walk(folder), key=lambda path: path.parts)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
     entered: set[tuple[int, int]] = set()
+    found: list[Path] = []
     for root, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
         status = Path(root).stat()
         if (status.st_dev, status.st_ino) in entered:
@@ -230,7 +227,8 @@ def _walk(folder: Path) -> Iterator[Path]:
             continue
         entered.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(root, name) for name in files if not name.startswith("."))
+        found += [Path(root, name) for name in files if not name.startswith(".")]
+    return sorted(found, key=lambda path: path.parts)
 
 
 def subfolders(folder: Path) -> list[Path]:

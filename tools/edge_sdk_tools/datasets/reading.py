@@ -20,12 +20,10 @@ from edge_sdk_tools.datasets.images import ImageSet, files_below, is_candidate, 
 
 
 def read_dataset(path: Path, labels: Sequence[str], task: Task, *, background_class: bool = False) -> Dataset:
-    """Read a dataset: images with their labels, if there are any.
-
-    Images are not decoded here, so reading one later may still show that it is damaged.
+    """Read a dataset: images with their labels, if there are any; docs/data.md shows each format.
 
     `labels` are the model's in output order, with the background where `background_class` says that there is one, and
-    must fit the dataset, as the task must; docs/data.md shows each format.
+    must fit the dataset, as the task must. Images are not decoded, so reading one may still show that it is damaged.
 
     Raises:
         DataError: the dataset is invalid or has no usable image; the message names file, line and what was expected.
@@ -53,10 +51,8 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
     if there:
         first = FORMATS[there[0]]
         signs = ", ".join(known.sign for known in FORMATS.values() if known.truths == wanted)
-        raise DataError(
-            f"{path}: holds {first.truths} ({first.sign}), but the model's task is {task}; expected {wanted} "
-            f"({signs}), or images without labels"
-        )
+        expected = f"expected {wanted} ({signs}), or images without labels"
+        raise DataError(f"{path}: holds {first.truths} ({first.sign}), but the model's task is {task}; {expected}")
     return "images"
 
 
@@ -80,7 +76,6 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
 
 MAX_CALIBRATION_IMAGES = 300
 MAX_EVALUATION_IMAGES = 500
-
 
 ENOUGH_TO_SPLIT = 200
 """Images from which one half chooses the recipe and the other makes the claim. Of fewer than a hundred one image is
@@ -129,6 +124,8 @@ def split_images(
     if not calibration:
         raise UsageError("no calibration images: give --calibration FOLDER or [data] calibration in model.toml")
     found = find_images(calibration)
+    has_classes = TRAITS[spec.task].is_of_whole_picture
+    labelled, unread = _labelled(spec, labels, calibration, found) if has_classes or not evaluation else (None, "")
     if evaluation:
         given = _read(spec, labels, evaluation)
         chosen, measuring = found, given.without(found)
@@ -145,47 +142,38 @@ def split_images(
             f"{', '.join(map(str, calibration))}: one image only ({found.images[0].path}; equal files count once), "
             "expected 2 or more: one calibrates, another measures"
         )
-    elif (labelled := _labelled(spec, labels, calibration, found, warnings)) is not None:
+    elif labelled is not None and len(labelled) > 1:
         _, measuring = labelled.stratified_split(2)
         chosen = found.without(measuring.images)
     else:
         chosen, held_out = found.hold_out()
         measuring = Dataset(held_out, None, "images")
+        warnings += [unread] if unread else []
     calibrating = chosen.spread(MAX_CALIBRATION_IMAGES)
-    classes = _classes(spec, labels, calibration, calibrating) if TRAITS[spec.task].is_of_whole_picture else ()
+    classes = _classes(labelled, labels[int(spec.classification.background_class) :], calibrating)
     parts = measuring.stratified_split(2) if len(measuring) >= ENOUGH_TO_SPLIT else [measuring]
     parts = [part.spread(MAX_EVALUATION_IMAGES) for part in parts]
     return ImageSplit(len(chosen), calibrating, parts[0], parts[-1], classes, tuple(warnings))
 
 
 def _labelled(
-    spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], found: ImageSet, warnings: list[str]
-) -> Dataset | None:
-    """Return the calibration images that have labels, two or more; None where there are none that can be read."""
+    spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], found: ImageSet
+) -> tuple[Dataset | None, str]:
+    """Return the calibration images that have labels; None where there are none, and why they cannot be read."""
     try:
         dataset = _read(spec, labels, folders)
     except DataError as cause:
-        warnings.append(
-            f"the labels of the calibration images are not read, and no figure is measured by them: {cause}"
-        )
-        return None
+        what = "the labels of the calibration images are not read, and no figure is measured by them"
+        return None, f"{what}: {cause}"
     known = {image.sha256 for image in found.images}
     places = [i for i, image in enumerate(dataset.images.images) if image.sha256 in known]
-    return dataset.picked(places) if dataset.truths is not None and len(places) > 1 else None
+    return dataset.picked(places) if dataset.truths is not None else None, ""
 
 
-def _classes(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], images: ImageSet) -> tuple[str, ...]:
-    """Return the labels of the images; empty where one is unknown or wrong, because calibration needs no labels."""
-    first = int(spec.classification.background_class)
-    known: dict[str, str] = {}
-    for folder in folders:
-        try:
-            dataset = _read(spec, labels, [folder])
-        except DataError:
-            return ()
-        for image, truth in zip(dataset.images.images, dataset.truths or (), strict=False):
-            if isinstance(truth, ClassTruth):
-                known[image.sha256] = labels[truth.class_id + first]
+def _classes(labelled: Dataset | None, labels: Sequence[str], images: ImageSet) -> tuple[str, ...]:
+    """Return the labels of the images; empty where one is unknown, because calibration needs no labels."""
+    truths = zip(labelled.images.images, labelled.truths or (), strict=True) if labelled else ()
+    known = {image.sha256: labels[truth.class_id] for image, truth in truths if isinstance(truth, ClassTruth)}
     found = tuple(known[image.sha256] for image in images.images if image.sha256 in known)
     return found if len(found) == len(images) else ()
 

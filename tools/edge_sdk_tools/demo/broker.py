@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +27,17 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edge_sdk.core.errors import MissingDependencyError, PublishError
+from edge_sdk_tools.packages import last_words
+
+HOST = "127.0.0.1"
+PROTOCOL = "3.1.1"
+"""The newest version of MQTT that the broker speaks."""
+_ATTEMPTS = 5  # another program may take the port between the choice and the start
+_READY_S = 20.0
+_LISTENS = "the broker listens"  # what it says itself: another program on its port would accept a connection too
+_SUBSCRIBE_S = 10.0
+_QUIET_S = 0.5
+_PATIENCE_S = 5.0
 
 
 @contextmanager
@@ -47,12 +58,19 @@ def child(command: Sequence[str], errors: Path, grace_s: float = 10.0) -> Iterat
                 process.stdin.close()
 
 
+def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    try:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+    finally:
+        process.kill()  # also when Ctrl-C interrupts the wait; killing what has ended does nothing
+        process.wait()
+
+
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold SIGTERM and SIGINT back until the block ends, so that a process started in it is known by then.
-
-    Signals are only held back in the main thread.
-    """
+    """Hold SIGTERM and SIGINT back in the main thread, so that a process that the block starts is known by its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,31 +85,9 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    try:
-        process.terminate()
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        # Also when Ctrl-C interrupts the wait; killing what has ended does nothing.
-        process.kill()
-        process.wait()
-
-
 def last_line(errors: Path) -> str:
-    """The last line that a child wrote to its error file, for a message."""
-    lines = [line.strip() for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
-
-
-HOST = "127.0.0.1"
-PROTOCOL = "3.1.1"
-"""The newest version of MQTT that the broker speaks."""
-
-_ATTEMPTS = 5  # another program may take the port between the choice and the start
-_READY_S = 20.0
-_LISTENS = "the broker listens"  # what it says itself: another program on its port would accept a connection too
+    """Return the last error that a child wrote to its file, for a message."""
+    return last_words(errors.read_text(encoding="utf-8", errors="replace"))
 
 
 @contextmanager
@@ -99,16 +95,15 @@ def running_broker() -> Iterator[int]:
     """Run a broker, and yield its port."""
     if importlib.util.find_spec("amqtt") is None:
         raise MissingDependencyError("amqtt is not installed: pip install 'edge-sdk[demo]'")
-    with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder:
         errors = Path(folder) / "errors.txt"
         for _ in range(_ATTEMPTS):
             port = _free_port()
-            command = [sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)]
-            if _is_ready(stack.enter_context(child(command, errors)), errors):
-                break
-        else:
-            raise PublishError(f"the demo's broker does not start: {last_line(errors)}")
-        yield port
+            with child([sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)], errors) as process:
+                if _is_ready(process, errors):
+                    yield port
+                    return
+        raise PublishError(f"the demo's broker does not start: {last_line(errors)}")
 
 
 def _free_port() -> int:
@@ -126,19 +121,12 @@ def _is_ready(process: subprocess.Popen[bytes], errors: Path) -> bool:
     return False
 
 
-_SUBSCRIBE_S = 10.0
-_QUIET_S = 0.5
-_PATIENCE_S = 5.0
-
-
 @contextmanager
 def subscribed(port: int, messages: Path) -> Iterator[None]:
     """Append every message that the broker delivers to a file, one JSON object a line, until the block ends.
 
-    A line has {"topic", "qos", "retain", "received_at", "payload"}, where the payload is JSON or text.
-
-    Raises:
-        PublishError: the broker does not accept the subscription.
+    A line has {"topic", "qos", "retain", "received_at", "payload"}, where the payload is JSON or text. A PublishError
+    says that the broker does not accept the subscription.
     """
     accepted = threading.Event()
     # Every broker supports MQTT 3.1.1.
@@ -162,23 +150,12 @@ def subscribed(port: int, messages: Path) -> Iterator[None]:
 
 
 def _append(file: TextIO, message: MQTTMessage) -> None:
-    line = {
-        "topic": message.topic,
-        "qos": message.qos,
-        "retain": message.retain,
-        "received_at": round(time.time(), 6),
-        "payload": _decode(message.payload),
-    }
+    line: dict[str, Any] = {"topic": message.topic, "qos": message.qos, "retain": message.retain}
+    line |= {"received_at": round(time.time(), 6), "payload": message.payload.decode("utf-8", errors="replace")}
+    with suppress(ValueError):  # it is text
+        line["payload"] = json.loads(line["payload"])
     file.write(json.dumps(line, ensure_ascii=False) + "\n")
     file.flush()
-
-
-def _decode(payload: bytes | bytearray) -> Any:
-    text = payload.decode("utf-8", errors="replace")
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def wait_until_quiet(messages: Path) -> None:

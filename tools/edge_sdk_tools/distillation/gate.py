@@ -9,7 +9,6 @@ number and not by label. `check_distillation` is the same as a step of a build.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,13 +77,10 @@ def mcnemar(teacher: NDArray[np.bool_], student: NDArray[np.bool_]) -> float:
 def compared_classes(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...]:
     """One row a class that occurs, those that differ most surely first."""
     found = np.unique(pairs.class_ids)
-    if not len(found):
-        return ()
     masks = [pairs.class_ids == class_id for class_id in found]
-    p_values = _corrected([(pairs.teacher[mask], pairs.student[mask]) for mask in masks])
+    outcomes = [(pairs.teacher[mask], pairs.student[mask]) for mask in masks]
     rows = []
-    for class_id, mask, p_value in zip(found, masks, p_values, strict=True):
-        teacher, student = pairs.teacher[mask], pairs.student[mask]
+    for class_id, (teacher, student), p_value in zip(found, outcomes, _corrected(outcomes), strict=True):
         lost = int(teacher.sum()) - int(student.sum())
         significant = p_value is not None and p_value < FALSE_DISCOVERIES
         shares = float(teacher.mean()), float(student.mean())
@@ -115,17 +111,13 @@ def check_label_order(observed: Observed) -> None:
         return
     student, teacher = said(observed, 0), said(observed, 1)
     real = (student < observed.classes) & (teacher < observed.classes)
-    if not real.any():
-        return
     student, teacher = student[real], teacher[real]
     by_label, by_number = student == teacher, student == observed.participants[1].class_ids[teacher]
     # One class may agree by accident, for example where a model always gives the same answer.
     seen = len(np.unique(teacher[by_number & ~by_label]))
     if seen >= _SEVERAL and difference_bounds(by_number, by_label)[0] > _SURELY_MORE:
-        first, second = (
-            f"{s.name} ({s.spec.labels})" if isinstance(s.spec, ModelSpec) else s.name
-            for s in (p.subject for p in observed.participants)
-        )
+        subjects = [participant.subject for participant in observed.participants]
+        first, second = (f"{s.name} ({s.spec.labels})" if isinstance(s.spec, ModelSpec) else s.name for s in subjects)
         raise ModelError(
             f"labels: {first} and {second} agree on {by_number.mean():.0%} of {len(by_label)} images by the number of "
             f"the class and on {by_label.mean():.0%} by its label, so the labels of one of them are in another order "
@@ -141,15 +133,12 @@ class Verdict(msgspec.Struct, frozen=True):
     """The verdict of the distillation gate.
 
     Attributes:
-        passed: whether the figure reaches the limit.
         metric: name of the metric that was judged.
-        value: the student's figure minus the teacher's, -1 to 1, or their agreement, 0-1.
-        low, high: 95 % interval of `value`.
+        value: the student's figure minus the teacher's, -1 to 1, or their agreement, 0-1; with its 95 % interval.
         limit: the least `value` that passes.
         within_noise: whether the interval of the difference contains zero, so that these images do not tell the two
             models apart. None where agreement was judged.
-        inconclusive: whether the limit is inside the interval, or the images are too few for any interval, so that
-            other images might have given the other verdict.
+        inconclusive: whether the limit is inside the interval, or the images are too few for any interval.
         line: the whole verdict in one line of text.
     """
 
@@ -252,9 +241,6 @@ def distill_check(
         ModelError: the labels of one of the models are in another order than its outputs.
         EdgeError: a model, the images or an argument cannot be used.
     """
-    for name, value in (("max-drop-points", max_drop_points), ("min-agreement", min_agreement)):
-        if value is not None and not math.isfinite(value):
-            raise UsageError(f"--{name} is {value}, expected a number")
     check_there(data)
     with one_step(on_progress, "load"):
         spec = load_model_spec(student) if student.suffix == ".toml" else None
@@ -267,33 +253,22 @@ def distill_check(
         raise UsageError(f"{student}: no images to compare on: give --data, or [data] evaluation in model.toml")
     dataset, calibrated = choose_images(subjects, folder, max_images)
     temperatures = tuple(sorted({*TEMPERATURES, *([temperature] if temperature else [])}))
-    return check_student(
-        participants,
-        dataset,
-        gates,
-        temperatures,
-        data=str(folder),
-        calibrated=calibrated,
-        jobs=jobs,
-        on_progress=on_progress,
-    )
+    return check_student(participants, dataset, gates, on_progress, temperatures, str(folder), calibrated, jobs)
 
 
 def check_student(
     participants: Sequence[Participant],
     dataset: Dataset,
     gates: Gates,
+    on_progress: OnProgress,
     temperatures: tuple[float, ...] = TEMPERATURES,
-    *,
     data: str = "",
     calibrated: int = 0,
     jobs: int | None = None,
-    on_progress: OnProgress = silent,
 ) -> DistillReport:
     """Compare two loaded models, the student first, and return the report with its verdict."""
-    observed = observe(
-        participants, dataset, lambda done: on_progress("compare with teacher", done, len(dataset)), jobs
-    )
+    total = len(dataset)
+    observed = observe(participants, dataset, lambda done: on_progress("compare with teacher", done, total), jobs)
     constant = [line for which in (0, 1) if (line := constant_answer(observed, which))]
     # If both models give one answer for all images, the images may all show the same; this is only a warning.
     if len(constant) == 1 and len(observed.records) >= ENOUGH_IMAGES:
@@ -362,19 +337,17 @@ class Distilled(msgspec.Struct, frozen=True):
 
 
 def check_distillation(
-    spec: ModelSpec,
-    named: TeacherSpec,
-    checked: CheckedModel,
-    dataset: Dataset,
-    job_runner: JobRunner,
-    on_progress: OnProgress,
-) -> Distilled:
-    """Compare a checked model with the teacher that its model.toml names.
+    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, job_runner: JobRunner, on_progress: OnProgress
+) -> Distilled | None:
+    """Compare a checked model with the teacher that its model.toml names; None where it names none.
 
     Raises:
         AccuracyGateError: the student is not good enough.
         ModelError: the teacher cannot be used, or the two cannot be compared.
     """
+    named = spec.teacher
+    if named is None:
+        return None
     student = from_checked(spec.name, spec, checked)
     teacher = open_subject(Path(named.model))
     if teacher.name == student.name:
@@ -384,7 +357,7 @@ def check_distillation(
         raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
     participants = pair_up([student, teacher], named.labels)
     report = job_runner.once(
-        lambda: check_student(participants, images, spec.gates, on_progress=on_progress),
+        lambda: check_student(participants, images, spec.gates, on_progress),
         key=_key(participants, images, spec.gates),
         result=DistillReport,
     )
@@ -393,11 +366,8 @@ def check_distillation(
             f"{student.name} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
             "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
         )
-    file = Path(named.model)
-    if isinstance(teacher.spec, Manifest):
-        file /= teacher.spec.variants[0].file
-    else:
-        file = Path(teacher.spec.model)
+    its = teacher.spec
+    file = Path(named.model, its.variants[0].file) if isinstance(its, Manifest) else Path(its.model)
     quality = report.evaluation.quality
     return Distilled(
         promise=_promise(report, teacher),

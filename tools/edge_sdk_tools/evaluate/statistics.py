@@ -49,7 +49,7 @@ class Interval(msgspec.Struct, frozen=True):
         """Whether the interval contains 0, so that a difference may be chance."""
         return self.low <= 0 <= self.high
 
-    def elsewhere(self, bounds: tuple[float, float] = (-1.0, 1.0)) -> Interval:
+    def on_other_images(self, bounds: tuple[float, float] = (-1.0, 1.0)) -> Interval:
         """Return the interval in which 95 of 100 measurements on as many other images lie, within `bounds`.
 
         Their noise is as large as that of this figure, and the variances of independent figures add.

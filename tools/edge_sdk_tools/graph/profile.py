@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import OutputError
+from edge_sdk.core.files import system_text
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.runtime import CPU, EXTENSIONS_DOMAIN, SessionSettings, available_providers, extension_libraries
 from edge_sdk.inference.session import Session
@@ -76,8 +77,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 def host_saturates() -> bool:
     """Tell whether sums of INT8 saturate on this machine."""
-    machine = platform.machine()
-    return machine == "x86_64" and saturates(machine, _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
+    return saturates(platform.machine(), system_text(_CPU_INFO))
 
 
 def saturates(machine: str, cpu_info: str) -> bool:

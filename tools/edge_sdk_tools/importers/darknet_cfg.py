@@ -5,11 +5,13 @@ Of all layers that are converted only convolutions have weights.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -18,16 +20,14 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import open_regular, read_regular
 
+N = TypeVar("N", bound=float)
 _INT_MAX = 2**31 - 1  # Darknet's own limit: C's int
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One section of a .cfg.
+    """One section of a .cfg, by the word in brackets, in lower case; `where` are its file and line.
 
-    Attributes:
-        kind: the word in brackets, in lower case.
-        index: Darknet's count of layers, from 0; -1 for [net].
-        where: file and line of the section, for error messages.
+    `index` is Darknet's count of layers, from 0; -1 for [net].
     """
 
     kind: str
@@ -45,22 +45,22 @@ class Section(msgspec.Struct, frozen=True):
         text = self.options.get(key, default)
         if text is None:
             raise self.error(f"{key} is missing")
-        value = self._parse_integer(key, text)
+        value = self._parse(int, key, text)
         if not minimum <= value <= maximum:
             raise self.error(f"{key} is {value}, expected {minimum} to {maximum}")
         return value
 
     def number(self, key: str, default: float) -> float:
         """Return the option `key` as a finite number, or `default` where it is missing."""
-        return self._parse_number(key, self.options.get(key, str(default)))
+        return self._parse(float, key, self.options.get(key, default))
 
     def integers(self, key: str) -> tuple[int, ...]:
         """Return an option that holds whole numbers separated by commas; empty where the key is missing."""
-        return tuple(self._parse_integer(key, part) for part in self._parts(key))
+        return tuple(self._parse(int, key, part) for part in self._parts(key))
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return an option that holds numbers separated by commas; empty where the key is missing."""
-        return tuple(self._parse_number(key, part) for part in self._parts(key))
+        return tuple(self._parse(float, key, part) for part in self._parts(key))
 
     def refuse(self, neutral: dict[str, str]) -> None:
         """Refuse options with another value than the `neutral` one, which changes nothing: they are not converted."""
@@ -72,20 +72,12 @@ class Section(msgspec.Struct, frozen=True):
         # Darknet's own files end some lists with a comma.
         return [part for part in self.options.get(key, "").split(",") if part]
 
-    def _parse_integer(self, key: str, text: str | int) -> int:
-        try:
-            return int(text)
-        except ValueError:
-            raise self.error(f"{key} is {text!r}, expected a whole number") from None
-
-    def _parse_number(self, key: str, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise self.error(f"{key} is {text!r}, expected a number")
-        return value
+    def _parse(self, kind: type[N], key: str, text: str | float) -> N:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if math.isfinite(value):
+                return value
+        raise self.error(f"{key} is {text!r}, expected a {'whole ' if kind is int else ''}number")
 
 
 def read_cfg(path: Path) -> tuple[Section, list[Section]]:
@@ -97,7 +89,9 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
             continue
         where = f"{path}:{number}"
         if line.startswith("["):
-            sections.append(Section(_parse_kind(line, where), len(sections) - 1, where, {}))
+            if not line.endswith("]") or len(line) < 3:
+                raise ModelError(f"{where}: expected `[section]`, got {line[:60]!r}")
+            sections.append(Section(line[1:-1].lower(), len(sections) - 1, where, {}))
             continue
         key, equals, value = line.partition("=")
         if not equals or not sections:
@@ -109,12 +103,6 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
     if len(sections) == 1:
         raise ModelError(f"{path}: no layers after [net]")
     return sections[0], sections[1:]
-
-
-def _parse_kind(line: str, where: str) -> str:
-    if not line.endswith("]") or len(line) < 3:
-        raise ModelError(f"{where}: expected `[section]`, got {line[:60]!r}")
-    return line[1:-1].lower()
 
 
 def _read_text(path: Path) -> str:
@@ -130,7 +118,6 @@ def _read_text(path: Path) -> str:
 
 EPSILON = 1e-5
 """Added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN."""
-_FLOAT_BYTES = 4
 
 
 class Convolution(msgspec.Struct, frozen=True):
@@ -155,12 +142,9 @@ class Convolution(msgspec.Struct, frozen=True):
 
 
 class Weights(msgspec.Struct, frozen=True, eq=False):
-    """The weights of one convolution as the file has them: float32.
+    """The weights of one convolution as the file has them: float32 (filters, channels, size, size) and (filters,).
 
-    Attributes:
-        kernel: (filters, channels, size, size).
-        bias: (filters,).
-        normalisation: scale, mean and variance of the batch normalisation, (filters,) each; empty where there is none.
+    `normalisation` has scale, mean and variance of the batch normalisation, (filters,) each; empty where there is none.
     """
 
     kernel: NDArray[np.float32]
@@ -200,7 +184,7 @@ def _read_numbers(path: Path, count: int) -> NDArray[np.float32]:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             header_bytes = _header_bytes(path, file.read(12))
-            expected = header_bytes + count * _FLOAT_BYTES
+            expected = header_bytes + count * 4
             if size != expected:
                 hint = "truncated, download it again" if size < expected else "they belong to another .cfg"
                 raise ModelError(f"{path}: has {size} bytes, expected {expected} for the layers of the .cfg; {hint}")

@@ -36,7 +36,6 @@ from edge_sdk_tools.jobs.results import Outcome, Outcomes, outcome_of, package_v
 
 T = TypeVar("T")
 S = TypeVar("S")
-
 _ADDRESS = re.compile(r"(tcp|tls)://([\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")
 _PATIENCE_S = 10.0
 _POLL_S = 0.5
@@ -47,18 +46,14 @@ _GONE = (OSError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError, co
 class Cluster:
     """A connection to a scheduler whose workers have the same versions as this machine.
 
-    Args:
-        address: "tcp://host:port", or "tls://host:port" with Dask's own configuration of certificates.
-
-    Raises:
-        UsageError: the address is invalid, no scheduler or worker answers, or a worker has other versions.
+    `address` is "tcp://host:port", or "tls://host:port" with Dask's own configuration of certificates. A UsageError
+    says that it is invalid, that no scheduler or worker answers, or that a worker has other versions.
     """
 
     def __init__(self, address: str) -> None:
+        self._address, self._where = address, f"scheduler {address}"
         if not _ADDRESS.fullmatch(address):
-            raise UsageError(f"scheduler {address}: expected tcp://HOST:PORT or tls://HOST:PORT")
-        self._address = address
-        self._cleanup = contextlib.ExitStack()
+            raise UsageError(f"{self._where}: expected tcp://HOST:PORT or tls://HOST:PORT")
         with contextlib.ExitStack() as undo:
             undo.enter_context(_silence())
             self._client = self._connect()
@@ -72,43 +67,37 @@ class Cluster:
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Run the jobs on the cluster, and yield their outcomes; the scheduler gives jobs of a dead worker to another.
 
-        Raises:
-            EdgeError: a job kills its workers, workers died with what the jobs need, or the scheduler is gone.
+        An EdgeError says that a job kills its workers, or that the scheduler is gone.
         """
         if not items:
             return
-        try:
-            with contextlib.closing(self._outcomes(function, items, shared)) as outcomes:
-                yield from outcomes
-        except _GONE as cause:
-            raise self._lost(typed_line(cause)) from cause
-
-    def close(self, *, interrupted: bool) -> None:
-        """Disconnect; the workers go on, because this process did not start them."""
-        self._cleanup.close()
-
-    def _outcomes(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        self._wait_for_workers()
-        sent = self._send(shared)
         environment = _environment()
         # A queue, because Dask's own threads call the callbacks.
         done: queue.SimpleQueue[Future] = queue.SimpleQueue()
-        waiting: dict[str, str] = {}
-        futures: list[Future] = []
+        waiting: dict[str, tuple[str, Future]] = {}
         try:
+            self._wait_for_workers()
+            sent = self._send(shared)
             for key, item in items.items():
                 # Each future has a unique name, because two hosts may send the same key to one cluster.
                 name = f"edge-sdk-{key}-{uuid.uuid4().hex}"
                 future = self._client.submit(_on_worker, function, item, sent, key, environment, key=name, pure=False)
-                waiting[name] = key
-                futures.append(future)
+                waiting[name] = key, future
                 future.add_done_callback(done.put)
             while waiting:
                 finished = self._next(done)
-                key = waiting.pop(finished.key)
+                key, _ = waiting.pop(finished.key)
                 yield key, _outcome(finished, key)
+        except _GONE as cause:
+            raise self._lost(typed_line(cause)) from cause
         finally:
-            self._cancel([future for future in futures if future.key in waiting])
+            if waiting and self._client.status == "running":
+                with contextlib.suppress(*_GONE):
+                    self._client.cancel([future for _, future in waiting.values()], force=True)
+
+    def close(self, *, interrupted: bool) -> None:
+        """Disconnect; the workers go on, because this process did not start them."""
+        self._cleanup.close()
 
     def _send(self, shared: object) -> Future | None:
         """Send what all jobs share, as a result that they depend on; the scheduler remakes it if its worker dies.
@@ -130,20 +119,15 @@ class Cluster:
                 return done.get(timeout=_POLL_S)
         raise self._lost("the connection is closed")
 
-    def _cancel(self, futures: list[Future]) -> None:
-        if futures and self._client.status == "running":
-            with contextlib.suppress(*_GONE):
-                self._client.cancel(futures, force=True)
-
     def _connect(self) -> Client:
         security = self._security()
         try:
             self._knock()
             return Client(self._address, security=security, timeout=_PATIENCE_S, set_as_default=False)
         except _GONE as cause:
+            what = f"nobody answers within {_PATIENCE_S:.0f} s"
             raise UsageError(
-                f"scheduler {self._address}: nobody answers within {_PATIENCE_S:.0f} s; is `dask scheduler` running "
-                "there, with this protocol?"
+                f"{self._where}: {what}; is `dask scheduler` running there, with this protocol?"
             ) from cause
 
     def _security(self) -> Security:
@@ -152,11 +136,9 @@ class Cluster:
             security = Security()
             certified = security.get_connection_args("client").get("ssl_context") is not None
         except (OSError, TypeError, ValueError) as cause:
-            raise UsageError(f"scheduler {self._address}: Dask's configuration of TLS: {typed_line(cause)}") from cause
+            raise UsageError(f"{self._where}: Dask's configuration of TLS: {typed_line(cause)}") from cause
         if self._address.startswith("tls:") and not certified:
-            raise UsageError(
-                f"scheduler {self._address}: Dask's configuration names no certificates for TLS, see docs/cluster.md"
-            )
+            raise UsageError(f"{self._where}: Dask's configuration names no certificates for TLS, see docs/cluster.md")
         return security
 
     def _knock(self) -> None:
@@ -170,9 +152,8 @@ class Cluster:
         try:
             self._client.wait_for_workers(1, timeout=_PATIENCE_S)
         except _GONE as cause:
-            raise UsageError(
-                f"scheduler {self._address}: no worker within {_PATIENCE_S:.0f} s; start some, see docs/cluster.md"
-            ) from cause
+            what = f"no worker within {_PATIENCE_S:.0f} s"
+            raise UsageError(f"{self._where}: {what}; start some, see docs/cluster.md") from cause
 
     def _compare(self) -> None:
         """Compare the workers' versions with this machine's; an exception is the answer of one without edge-sdk."""
@@ -181,22 +162,18 @@ class Cluster:
             found = answer if isinstance(answer, dict) else {}
             what = next((name for name, version in expected.items() if found.get(name) != version), None)
             if what is not None:
-                raise UsageError(
-                    f"scheduler {self._address}: worker {worker} has {what} {found.get(what, 'none')[:20]}, this "
-                    f"machine {expected[what][:20]}; install the same environment there"
-                )
+                has = f"worker {worker} has {what} {found.get(what, 'none')[:20]}, this machine {expected[what][:20]}"
+                raise UsageError(f"{self._where}: {has}; install the same environment there")
 
     def _threads_per_job(self) -> int:
         threads: Counter[str | None] = Counter()
-        cores: dict[str | None, int] = {}
-        for worker, count in self._client.run(joblib.cpu_count).items():
-            cores[urlsplit(worker).hostname] = count
+        cores = {urlsplit(worker).hostname: count for worker, count in self._client.run(joblib.cpu_count).items()}
         for worker, count in self._client.ncores().items():
             threads[urlsplit(worker).hostname] += count
         return max(1, min((cores[host] // threads[host] for host in cores if threads[host]), default=1))
 
     def _lost(self, why: str) -> EdgeError:
-        return EdgeError(f"scheduler {self._address}: lost: {why}; run again when it is back")
+        return EdgeError(f"{self._where}: lost: {why}; run again when it is back")
 
 
 def _close(client: Client) -> None:
@@ -210,11 +187,7 @@ def _environment() -> dict[str, str]:
 
 
 def _on_worker(
-    function: Callable[[T, S], object],
-    item: T,
-    shared: S,
-    key: str,
-    environment: dict[str, str],
+    function: Callable[[T, S], object], item: T, shared: S, key: str, environment: dict[str, str]
 ) -> Outcome:
     def job(item: T, shared: S) -> object:
         # A worker may join after the versions were compared.
@@ -229,9 +202,8 @@ def _outcome(future: Future, key: str) -> Outcome:
     try:
         outcome: Outcome = future.result()
     except KilledWorker as cause:
-        raise EdgeError(
-            f"{key}: the workers that ran it died, one after another: killed, perhaps for want of memory"
-        ) from cause
+        why = "killed, perhaps for want of memory"
+        raise EdgeError(f"{key}: the workers that ran it died, one after another: {why}") from cause
     except _GONE:
         raise
     except Exception as cause:  # anything that Dask could not transfer
@@ -243,14 +215,12 @@ def _outcome(future: Future, key: str) -> Outcome:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Silence Dask's loggers, which write a traceback for every lost connection, within the context."""
-    loggers = [
-        logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("distributed")
-    ]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
+    names = [name for name in list(logging.root.manager.loggerDict) if name.startswith("distributed")]
+    before = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in before:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
+        for logger, level in before.items():
             logger.setLevel(level)

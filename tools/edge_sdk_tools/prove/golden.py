@@ -12,8 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,6 +27,7 @@ from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
 from edge_sdk.inference.session import Session
+from edge_sdk_tools.arm_cost.installation import unpack_wheels
 from edge_sdk_tools.bundle_folder import golden_file
 from edge_sdk_tools.packages import Fetch, cache_folder, pip_download, run_program
 
@@ -41,16 +41,17 @@ def make_golden(
     model: Path,
     images: Sequence[Image],
     file: str,
-    reference: Callable[[Image], Sequence[Tensor]] | None = None,
+    reference: Session | None,
 ) -> tuple[bytes, Golden]:
     """Make golden inputs, which are resized images, and the outputs of the model before its conversion for them.
 
     `taken` is what the model takes; where that ships in signed integers, the one before conversion takes unsigned ones.
-    `reference` gives the float model's outputs. Returns the bytes of the .npz file, and its entry in the manifest.
+    `reference` is the float model of the same size. Returns the bytes of the .npz file, and its entry in the manifest.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     is_unsigned = taken is not None and session.input_dtype == np.uint8
     prepare = Prepare(spec, msgspec.structs.replace(taken, dtype="uint8") if taken and is_unsigned else taken)
+    floats = Prepare(spec)
     pairs: list[tuple[Image, list[Tensor]]] = []
     energies: list[list[NDArray[np.float64]]] = []
     for image in images:
@@ -58,7 +59,8 @@ def make_golden(
         outputs = session.run(prepare.normalise(resized))
         pairs.append((resized, [output.copy() for output in outputs]))
         if reference is not None:
-            energies.append([energies_of(a, b) for a, b in zip(outputs, reference(resized), strict=True)])
+            theirs = reference.run(floats.normalise(resized))
+            energies.append([energies_of(a, b) for a, b in zip(outputs, theirs, strict=True)])
     return golden_file(file, pairs, noise_of(energies))
 
 
@@ -100,9 +102,7 @@ def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
         except RuntimeError as cause:
             raise MissingDependencyError(f"onnxruntime=={version} cannot be downloaded: {cause}") from cause
         unpacked = Path(work) / "unpacked"
-        for wheel in Path(work).glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(unpacked)  # zipfile keeps members inside the folder
+        unpack_wheels(Path(work).glob("*.whl"), unpacked)
         with contextlib.suppress(FileExistsError, NotADirectoryError):  # another build was faster
             unpacked.rename(folder)
     return folder

@@ -127,11 +127,10 @@ def measure(
     )
     evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
     readable = observed.dataset.images
-    share = integer_mac_share(converted.model, macs, converted.model.parent)
     return Proof(
         evaluation=evaluation,
         agreement=agreement_of(observed, evaluation),
-        integer_mac_share=share,
+        integer_mac_share=integer_mac_share(converted.model, macs, converted.model.parent),
         model_mb=len(model) / 1e6,
         samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
         worst=TASKS[observed.task].worst(observed, _WORST),
@@ -194,9 +193,8 @@ _BOX = 4
 class Parts(msgspec.Struct, frozen=True):
     """How the raw outputs of one model are taken apart.
 
-    Attributes:
-        box_axis: where each tensor has four numbers of a box first, then scores; None where nothing is mixed.
-        is_classifier: whether the largest value of the first output is the answer.
+    Along `box_axis` each tensor has four numbers of a box first, then scores; None where nothing is mixed. Of a
+    classifier the largest value of the first output is the answer.
     """
 
     box_axis: int | None
@@ -204,20 +202,14 @@ class Parts(msgspec.Struct, frozen=True):
 
     def of(self, outputs: Sequence[Tensor]) -> list[NDArray[np.generic]]:
         """Return the parts, copied."""
-        values = [output.copy() for output in outputs]
-        if self.box_axis is None:
-            return values
-        axis = self.box_axis
-        return [
-            part
-            for value in values
-            for part in (np.split(value, [_BOX], axis=axis) if value.ndim > 1 and value.shape[axis] > _BOX else [value])
-        ]
-
-
-def parts_of(spec: ModelSpec) -> Parts:
-    """Return how the outputs of a model are split into parts."""
-    return Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
+        parts: list[NDArray[np.generic]] = []
+        for output in outputs:
+            axis = self.box_axis
+            if axis is not None and output.ndim > 1 and output.shape[axis] > _BOX:
+                parts += np.split(output.copy(), [_BOX], axis=axis)
+            else:
+                parts.append(output.copy())
+        return parts
 
 
 StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8", "ort", "arm"]
@@ -315,7 +307,7 @@ def _sums(
     first: Sequence[NDArray[np.generic]],
     parts: Parts,
 ) -> _Sums | None:
-    if [a.shape for a in got] != [b.shape for b in before] or [a.shape for a in got] != [c.shape for c in first]:
+    if not [a.shape for a in got] == [b.shape for b in before] == [c.shape for c in first]:
         return None
     are_real = all(np.issubdtype(values.dtype, np.floating) for values in (*got, *before, *first))
     got, before, first = ([values.astype(np.float64) for values in of] for of in (got, before, first))
@@ -331,10 +323,9 @@ def _sums(
 
 
 def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
-    own, total, signal = (
-        np.sum([[getattr(part, name) for part in getattr(one, of)] for one in found], axis=0)
-        for of, name in (("own", "error"), ("total", "error"), ("total", "reference"))
-    )
+    own = np.sum([[part.error for part in one.own] for one in found], axis=0)
+    total = np.sum([[part.error for part in one.total] for one in found], axis=0)
+    signal = np.sum([[part.reference for part in one.total] for one in found], axis=0)
     same = [one.same_class for one in found if one.same_class is not None]
     largest = max(one.largest for one in found)
     are_real = all(one.are_real for one in found)
@@ -351,39 +342,17 @@ def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
     )
 
 
-BoardSaid: TypeAlias = list[tuple[Tensor, ...]] | str
-"""Outputs of as many inputs as there was time for; or why there are none; empty where the target is no ARM."""
-
-_SECONDS = 10.0  # for images, after the start of the emulated Python
+_SECONDS = 10.0  # for images on the emulated core, after the start of its Python
 
 
-@contextmanager
-def begin_emulation(
-    model: Path, target: Target, counter: Counter | None, tensors: Sequence[Tensor]
-) -> Iterator[Callable[[], BoardSaid]]:
-    """Run the shipped file on the emulated core, beside this process; the yielded function waits for its outputs."""
-    cpu, left_out = core_of(target), ""
-    with ExitStack() as running:
-        if target.machine == "aarch64" and cpu is None:
-            what = target.cpu or f"{target.name}, a family of cores"
-            left_out = f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
-        elif target.machine == "aarch64" and counter is None:
-            left_out = "not run: `edge-sdk arm-cost setup` installs an emulator"
-        elif target.machine == "aarch64" and counter is not None and cpu is not None:
-            try:
-                finish = running.enter_context(board_outputs(counter, model, cpu, tensors, _SECONDS))
-            except OSError as cause:
-                left_out = f"not run: {cause.strerror or cause}"
-
-        def said() -> BoardSaid:
-            if left_out or target.machine != "aarch64":
-                return left_out
-            try:
-                return finish()
-            except EdgeError as cause:
-                return f"not run: {cause}"
-
-        yield said
+def _why_not_emulated(target: Target, counter: Counter | None) -> str:
+    """Say why the shipped file is not run on the target's core; empty where it is, or where that is no ARM."""
+    if target.machine == "aarch64" and core_of(target) is None:
+        what = target.cpu or f"{target.name}, a family of cores"
+        return f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
+    if target.machine == "aarch64" and counter is None:
+        return "not run: `edge-sdk arm-cost setup` installs an emulator"
+    return ""
 
 
 _CHILD = Path(__file__).with_name("peak_memory_child.py")
@@ -429,12 +398,9 @@ _SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by l
 
 
 class Forms(msgspec.Struct, frozen=True, eq=False):
-    """What there is of a model when a build has made its choice.
+    """The files of a model's forms, .onnx or .ort, when a build has made its choice.
 
-    Attributes:
-        files: of all forms, .onnx or .ort; `ort` is the one that ships.
-        ships_int8: whether that was made of `int8`, else of `simplified`.
-        taken: what the one that ships takes; None where that is what all take.
+    `ort` is the one that ships, made of `int8` or else of `simplified`; it takes `taken` where others take float32.
     """
 
     fp32: Session
@@ -472,34 +438,39 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-Finish: TypeAlias = Callable[[], Chain]
-
-
 @contextmanager
 def measure_chain(
     forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
-) -> Iterator[Finish]:
+) -> Iterator[Callable[[], Chain]]:
     """Measure beside other work, except for latencies; the yielded function waits for the end."""
     chosen = images.spread(CHAIN_IMAGES)
     floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
     tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
-    parts, kinds = parts_of(spec), list(forms.files)
-    with (
-        begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
-        peak_memory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
-    ):
+    parts = Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
+    kinds, shipped, cpu = list(forms.files), forms.files["ort"], core_of(target)
+    with ExitStack() as running:
+        left_out, emulated = _why_not_emulated(target, counter), None
+        if target.machine == "aarch64" and cpu and counter:
+            try:
+                own = [own for _, own in few]
+                emulated = running.enter_context(board_outputs(counter, shipped, cpu, own, _SECONDS))
+            except OSError as cause:
+                left_out = f"not run: {cause.strerror or cause}"
+        memory = running.enter_context(peak_memory([forms.files[kind] for kind in kinds], shipped))
         here = _forms_here(forms)
         changes = compare_forms(here, tensors, parts)
 
         def finish() -> Chain:
             peaks = {kind: peak for kind, peak in zip(kinds, memory(), strict=True) if peak is not None}
-            found = emulated()
-            left_out = found if isinstance(found, str) else ""
-            arm = {} if isinstance(found, str) else _on_board(here, found, few, parts)
-            if not left_out and not arm and target.machine == "aarch64":
-                left_out = "not compared: its outputs have other shapes, or are no finite numbers"
-            return Chain({**changes, **arm}, peaks, core_of(target), left_out)
+            if emulated is None:
+                return Chain(changes, peaks, cpu, left_out)
+            try:
+                arm = _on_board(here, emulated(), few, parts)
+            except EdgeError as cause:
+                return Chain(changes, peaks, cpu, f"not run: {cause}")
+            wrong = "not compared: its outputs have other shapes, or are no finite numbers"
+            return Chain({**changes, **arm}, peaks, cpu, "" if arm else wrong)
 
         yield finish
 
@@ -511,13 +482,11 @@ def _prepared(images: ImageSet, prepare: Prepare) -> list[Tensor]:
 def _forms_here(forms: Forms) -> list[Form]:
     before: StepKind = "int8" if forms.ships_int8 else "simplified"
     steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
-    return [
-        Form("fp32", None, _taking(forms.fp32.clone(), "fp32")),
-        *(
-            Form(kind, against, _taking(Session(forms.files[kind].read_bytes(), SessionSettings(), kind), kind))
-            for kind, against in steps
-        ),
-    ]
+    made = [Form("fp32", None, _taking(forms.fp32.clone(), "fp32"))]
+    for kind, against in steps:
+        session = Session(forms.files[kind].read_bytes(), SessionSettings(), kind)
+        made.append(Form(kind, against, _taking(session, kind)))
+    return made
 
 
 def _taking(session: Session, kind: StepKind) -> Callable[[Inputs], Sequence[Tensor]]:

@@ -17,13 +17,10 @@ from edge_sdk.core.errors import UsageError
 
 
 class Patch(NamedTuple):
-    """One change of a source file.
+    """One change of a file of the source tree, and what it does in a few words.
 
-    Attributes:
-        name: what it does, in a few words.
-        file: path inside the source tree.
-        pattern, replacement: as `re.sub` takes them, with `^` at every line and `.` for line ends too.
-        times: how often the pattern must be found.
+    `pattern` and `replacement` are as `re.sub` takes them, with `^` at every line and `.` for line ends too. The
+    pattern must be found so many `times`.
     """
 
     name: str
@@ -76,11 +73,7 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
             4,
         ),
         Patch(
-            "FP16 constants of the softmax are called",
-            _SOFTMAX,
-            r"return (\w+ConstantsFp16x[48]);",
-            r"return \1();",
-            4,
+            "FP16 constants of the softmax are called", _SOFTMAX, r"return (\w+ConstantsFp16x[48]);", r"return \1();", 4
         ),
     )
 }
@@ -97,12 +90,7 @@ def patches_of(version: str) -> tuple[Patch, ...]:
 
 
 def apply_patches(tree: Path, version: str) -> None:
-    """Patch a source tree in place.
-
-    Raises:
-        UsageError: the version is not known, or a file is missing or not as published.
-        OSError: a file cannot be written.
-    """
+    """Patch a source tree in place; refuse one of an unknown version, or that is not as published."""
     for patch in patches_of(version):
         path = tree / patch.file
         try:
@@ -119,14 +107,11 @@ def apply_patches(tree: Path, version: str) -> None:
 
 
 class Dependency(NamedTuple):
-    """A library that ONNX Runtime is built with.
+    """A library that ONNX Runtime is built with: its name as CMake's FetchContent calls it, in lower case.
 
-    Attributes:
-        name: as CMake's FetchContent calls it, in lower case.
-        package: Debian's source package, or the binary package of a library that consists of headers alone.
-        licence: SPDX identifier.
-        folder: of the headers of such a library inside its unpacked package.
-        target: CMake's target that brings them; empty where CMake takes the folder itself.
+    `package` is Debian's source package, or the binary package of a library that consists of headers alone. `licence`
+    is an SPDX identifier. `folder` has such headers inside the unpacked package, and `target` is what brings them in
+    CMake; it is empty where CMake takes the folder itself.
     """
 
     name: str
@@ -159,12 +144,7 @@ PROTOC = "3.21"
 
 
 def write_stubs(folder: Path, packages: dict[str, Path]) -> dict[str, Path]:
-    """Write a CMake project for each library of headers; return the folder for each name of FetchContent.
-
-    Args:
-        folder: is made.
-        packages: the unpacked folder by name of the dependency.
-    """
+    """Write CMake projects for libraries of headers, `packages` by name; return the folder by FetchContent's name."""
     found = {}
     for header in HEADERS:
         name = header.name
