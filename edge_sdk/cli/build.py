@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge_sdk.bundle.manifest import PRECISIONS
-from edge_sdk.cli.options import PATH, echo_json, folded, points, points_of, warn
+from edge_sdk.cli.options import PATH, echo_json, folded, points_of, warn
 from edge_sdk.core.errors import host_tools
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def command(
 
 
 def _show(report: BuildResult, said: Sequence[str]) -> None:
+    from edge_sdk_tools.evaluate.statistics import Interval
     from edge_sdk_tools.evaluate.tasks import AGREEMENTS
     from edge_sdk_tools.progress import print_table
 
@@ -121,13 +122,13 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
     def beside(name: str, fp32: float, int8: float, unit: str) -> tuple[str, ...]:
         return name, f"{fp32:.2f} {unit}", f"{int8:.2f} {unit}", f"{int8 / fp32:.2f}x"
 
-    difference = points(agreement.value - 1, agreement.low - 1, agreement.high - 1)
+    missing = Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1).on_other_images((-1.0, 0.0))
     rows = [
         beside("model file", report.fp32_mb, report.int8_mb, "MB"),
         beside("latency here, 1 thread", report.fp32_latency_ms, report.int8_latency_ms, "ms"),
-        (AGREEMENTS[agreement.metric].agreement_name, "", f"{agreement.value:.1%}", difference),
+        (AGREEMENTS[agreement.metric].agreement_name, "", f"{agreement.value:.1%}", points_of(missing)),
         *(
-            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference))
+            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference.on_other_images()))
             for f in report.quality
             if f.reference is not None and f.difference is not None
         ),
@@ -138,6 +139,7 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
             warn(warning)
     title = f"{report.name} for {report.target}, measured on {report.measured_on}"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
+    click.echo("[ ]: 95 of 100 measurements on as many other images of this kind lie within")
     if band := report.verdict.band:
         remedy = (
             "; the gates in model.toml let it pass, --with-fp32 carries the float model beside it"

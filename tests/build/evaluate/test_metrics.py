@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -146,14 +147,6 @@ def test_resampled_images_count_as_if_they_were_there_so_often() -> None:
     expected = [_ours([labelled[i] for i in rows], [found[i] for i in rows])[0] for rows in repeated]
     # An image that counts twice is one step of the curve here, and two there.
     assert curve.mean()(weights) == pytest.approx(np.array(expected), abs=2e-3)
-
-
-def test_a_class_that_a_draw_does_not_show_is_left_out_of_it() -> None:
-    box, one = np.array([[0.0, 0, 10, 10]]), np.array([0.9])
-    truths = [LabelledBoxes(box, np.array([c]), np.array([False])) for c in (0, 1)]
-    found = [Boxes(box, one, np.array([0])), Boxes(box + 50, one, np.array([1]))]
-    curve = AveragePrecision([judge(f, t) for f, t in zip(found, truths, strict=True)])
-    assert curve.mean()(np.array([[1.0, 1], [2, 0], [0, 2]])) == pytest.approx([0.5, 1, 0])
 
 
 RANDOM = np.random.default_rng(11)
@@ -345,19 +338,16 @@ def difference_of(values: NDArray[np.float64], reference: NDArray[np.float64]) -
     return found
 
 
-def test_the_images_as_they_are_stand_before_their_resamplings() -> None:
+def test_the_images_as_they_are_stand_before_their_half_samples() -> None:
     assert WEIGHTS.shape == (1001, 300)
-    assert (WEIGHTS[0] == 1).all()
-    assert (WEIGHTS.sum(axis=1) == 300).all()
-    assert WEIGHTS[1:].var() == pytest.approx(1, abs=0.02)  # of a multinomial with as many draws as cells
+    assert set(np.unique(WEIGHTS)) == {0, 1}
+    assert WEIGHTS.sum(axis=1).tolist() == [300] + 1000 * [150]
     assert np.array_equal(WEIGHTS, resample(300))
+    assert [resample(count, 4).sum(axis=1).tolist() for count in (1, 3)] == [[1, 1, 1, 1, 1], [3, 1, 2, 1, 2]]
 
 
 def test_a_difference_is_paired() -> None:
-    found = difference_of(RIGHT, OTHER)
-    expected = stats.bootstrap((RIGHT - OTHER,), np.mean, method="basic", n_resamples=9999, rng=1).confidence_interval
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.006)
-    alone = interval_of(mean_of(RIGHT)(WEIGHTS))
+    found, alone = difference_of(RIGHT, OTHER), interval_of(mean_of(RIGHT)(WEIGHTS), WEIGHTS)
     assert found.high - found.low < alone.high - alone.low
 
 
@@ -374,19 +364,33 @@ def test_a_ratio_of_sums() -> None:
     assert ratio(np.array([[1.0, 1, 1], [0, 3, 0], [3, 0, 0]])) == pytest.approx([4 / 6, 0, 0.5])
 
 
-def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
-    covered = 0
+def test_the_interval_holds_the_truth_and_other_images_as_often_as_it_says() -> None:
+    held, weights = np.zeros(2), resample(120, 400)
     for seed in range(100):
-        sample = (np.random.default_rng(seed).random(120) < 0.6).astype(np.float64)
-        found = interval_of(mean_of(sample)(resample(120, 400)))
-        covered += found.low <= 0.6 <= found.high
-    assert 88 <= covered <= 99
+        sample, other = (np.random.default_rng(seed).random((2, 120)) < 0.6).astype(np.float64)
+        found = interval_of(mean_of(sample)(weights), weights)
+        other_images = found.on_other_images((0.0, 1.0))
+        held += found.low <= 0.6 <= found.high, other_images.low <= other.mean() <= other_images.high
+    assert ((held >= 90) & (held <= 99)).all()
+    wider = msgspec.structs.astuple(Interval(0.5, 0.4, 0.9).on_other_images((0.0, 1.0)))
+    assert wider == pytest.approx((0.5, 0.5 - math.sqrt(0.02), 1.0))
 
 
-def test_an_interval_holds_its_figure_and_stays_where_a_figure_can_be() -> None:
-    for value, draws, expected in ((0.02, (0.05, 0.15), (0.0, 0.02)), (0.98, (0.85, 0.95), (0.98, 1.0))):
-        found = interval_of(np.concatenate([[value], np.linspace(*draws, 1000)]), (0.0, 1.0))
-        assert (found.low, found.high) == expected
+@pytest.mark.parametrize("others", [3, 12, 120])
+def test_the_fewer_images_make_a_difference_the_further_its_interval_reaches(others: int) -> None:
+    values = np.append(np.where(np.arange(others) % 2, 1.0, -1.0), np.zeros(240 - others))
+    found = interval_of(mean_of(values)(resample(240)), resample(240))
+    wanted = stats.t.ppf(0.975, 2 / (1 / others - 1 / 240)) * values.std(ddof=1) / math.sqrt(240)
+    assert found.high - found.value == pytest.approx(wanted, rel=0.1)
+
+
+def test_classes_of_one_image_each_vary_as_their_images_do() -> None:
+    box = np.array([[0.0, 0, 9, 9]])
+    images = [(Boxes(box + 100 * (i % 3 == 0), np.ones(1), np.array([i])), i) for i in range(60)]
+    judged = [judge(found, LabelledBoxes(box, np.array([i]), np.zeros(1, np.bool_))) for found, i in images]
+    precision, weights = AveragePrecision(judged).mean(), resample(60)
+    share = mean_of(np.arange(60) % 3 > 0)
+    assert precision(weights) == pytest.approx(share(weights))
 
 
 def test_a_difference_stays_where_one_can_be() -> None:
@@ -399,8 +403,9 @@ def test_a_difference_stays_where_one_can_be() -> None:
 
 
 def test_draws_that_are_no_numbers_are_left_out() -> None:
-    found = interval_of(np.array([0.5, np.nan, 0.4, 0.6, np.nan]))
-    assert 0.4 <= found.low < 0.5 < found.high <= 0.6
+    draws = mean_of(RIGHT)(WEIGHTS)
+    known, draws[501:] = interval_of(draws[:501], WEIGHTS[:501]), np.nan
+    assert msgspec.structs.astuple(interval_of(draws, WEIGHTS)) == pytest.approx(msgspec.structs.astuple(known))
 
 
 @pytest.mark.parametrize("count", [1, 20])

@@ -126,7 +126,7 @@ def test_a_build_is_recorded_step_by_step(tmp_path: Path) -> None:
     report = _recorded(tmp_path / "a.edge")
     assert [step.kind for step in report.steps] == ["teacher", "fp32", "simplified", "int8", "ort"]
     assert (report.name, report.target, report.images, report.verdict.carries) == ("tiny", "x86_64", 40, "int8")
-    measured = (report.variants[0].model_mb, result.quality[0].difference)
+    measured = (report.variants[0].model_mb, result.quality[0].difference.on_other_images())
     assert (report.shipped.kind, report.shipped.size_mb, report.shipped.change) == ("ort", *measured)
     assert [(candidate.chosen, candidate.held) for candidate in report.candidates] == [(True, True)]
     assert report.libraries["onnxruntime"]

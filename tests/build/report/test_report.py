@@ -200,7 +200,7 @@ def test_losses_add_up_from_where_the_compared_step_ended() -> None:
         [],
     ]
     assert [row.value for row in chart.rows][::4] == ["where it starts", None]
-    assert [row.detail for row in chart.rows] == ["", "", "", "within noise", ""]
+    assert [row.detail for row in chart.rows] == ["", "", "", "other images may show none", ""]
     assert chart.zero == 100
 
 

@@ -423,7 +423,7 @@ def waterfall(steps: Sequence[Step]) -> BarChart:
         change = step.change
         if change:
             same = change.low == change.high == 0
-            detail = "no difference" if same else "within noise" if change.contains_zero else ""
+            detail = "no difference" if same else "other images may show none" if change.contains_zero else ""
             bars = _bars(axis, start, start + change.value, "loss" if change.value < 0 else "gain")
             rows.append(Row(step.name, detail, points(change), bars, _whisker(axis, change, start)))
         elif step.kind == base or not _is_told_elsewhere(step, steps):

@@ -30,7 +30,7 @@ from edge_sdk_tools.datasets.images import MAX_BYTES, ImageSet, decode_image
 from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
-from edge_sdk_tools.evaluate.statistics import Interval
+from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.index import Value, attribute, element_name, initializers_of, nodes_of
 from edge_sdk_tools.importers.plan import RECORD_KEY, ImportRecord, read_import_record
 from edge_sdk_tools.prove.parity import Chain, OutputChange, Proof, StepKind
@@ -173,10 +173,9 @@ def _step_rows(steps: Steps) -> tuple[Step, ...]:
     )
 
 
-def _change_of(proof: Proof) -> Interval:
-    """Return the quality minus FP32's; without labels, the agreement with FP32 minus 1."""
-    figure = proof.evaluation.figure
-    return figure.difference if figure.difference is not None else _missing(figure.value)
+def _change_of(figure: Figure) -> Interval:
+    """Return the quality minus FP32's, or the agreement with FP32 minus 1, as other images would measure it."""
+    return figure.difference.on_other_images() if figure.difference is not None else _missing(figure.value)
 
 
 def _teacher(distilled: Distilled) -> Step:
@@ -218,7 +217,7 @@ def _change_from_teacher(distilled: Distilled | None) -> Interval | None:
     promise = distilled.promise
     if promise.teacher_value is None:
         return _missing(Interval(promise.student, promise.low, promise.high))
-    return Interval(promise.student - promise.teacher_value, promise.low, promise.high)
+    return Interval(promise.student - promise.teacher_value, promise.low, promise.high).on_other_images()
 
 
 def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
@@ -248,7 +247,7 @@ def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bo
         quality=next(iter(quality), None),
         agreement=next(iter(agreement), None),
         further=(*quality[1:], *agreement[1:]),
-        change=_change_of(proof),
+        change=_change_of(proof.evaluation.figure),
         against="fp32",
         latency_ratio=proof.latency_ratio,
         shipped=shipped,
@@ -256,7 +255,7 @@ def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bo
 
 
 def _missing(agreement: Interval) -> Interval:
-    return Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1)
+    return Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1).on_other_images((-1.0, 0.0))
 
 
 def _megabytes(path: Path) -> float:
@@ -332,7 +331,7 @@ def _verdict(steps: Steps) -> Verdict:
 def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
     return Candidate(
         recipe=trial.recipe.text,
-        change=_change_of(trial.proof),
+        change=_change_of(trial.proof.evaluation.figure),
         latency_ratio=trial.proof.latency_ratio,
         held=trial.gate_failure is None,
         why=trial.gate_failure.line if trial.gate_failure else "",
@@ -352,7 +351,7 @@ def _variant_row(one: ModelVariant) -> VariantRow:
         latency_ratio=proof.latency_ms / (one.reference_ms or proof.fp32_latency_ms),
         metric=figure.name,
         value=figure.value.value,
-        change=figure.difference or _missing(figure.value),
+        change=_change_of(figure),
         integer_mac_share=one.integer_mac_share,
         estimate=one.estimate,
         problem=one.problem,
