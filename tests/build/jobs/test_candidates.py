@@ -213,12 +213,6 @@ def test_prune_removes_what_was_not_used_for_longest(tmp_path: Path) -> None:
         assert sorted(path.stem for path in tmp_path.iterdir()) == list(left)
 
 
-def test_a_key_that_is_no_file_name(tmp_path: Path) -> None:
-    for key in ("", "../up", ".hidden", "a\0b", "x" * 129):
-        with pytest.raises(ValueError, match="names a file"):
-            Store(tmp_path).put(key, b"")
-
-
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"file/store: results cannot be kept: Not a directory$"):

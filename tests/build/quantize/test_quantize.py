@@ -40,7 +40,7 @@ from edge_sdk_tools.quantize.calibration import (
 )
 from edge_sdk_tools.quantize.convert import convert, integer_mac_share
 from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize, quantized_proto
-from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, join_hard_sigmoids, simplify
+from edge_sdk_tools.quantize.simplified import Simplified, decoding_tail, join_hard_sigmoids, simplify, weighted_macs
 from edge_sdk_tools.search.sensitivity import LocalNoise, local_noise
 from tests.support import models as tiny
 from tests.support.models import Head
@@ -185,7 +185,7 @@ def test_macs_are_those_of_the_definition(tmp_path: Path) -> None:
     quantized = _quantize(tmp_path, "arm64")
     assert quantized.macs == {"first": 8 * 8 * 8 * 3 * 9, "second": 3 * 8 * 8 * 8 * 9}
     assert quantized.float_nodes == ("GlobalAveragePool_3", "Flatten_4", "Softmax_5")
-    assert convolution_macs(onnx.load(quantized.path.parent / "simplified.onnx")) == quantized.macs
+    assert weighted_macs(onnx.load(quantized.path.parent / "simplified.onnx"), "Conv") == quantized.macs
 
 
 def test_a_file_that_runs_in_float_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

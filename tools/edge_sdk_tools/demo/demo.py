@@ -1,7 +1,4 @@
-"""Run the demo from its first download to its last line.
-
-Each part is in a module of its own; every process ends with the block that started it.
-"""
+"""Run the demo from its first download to its last line; every process ends with the block that started it."""
 
 from __future__ import annotations
 
@@ -44,14 +41,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_demo(output: Path, frames: int | None, show: Show) -> Summary:
-    """Run the demo.
+    """Run the demo until so many frames, or the end of the video.
 
-    What it leaves goes to the folder `output`, which is untouched when the demo fails. It ends after so many frames, or
-    at the end of the video.
-
-    Raises:
-        EdgeError: of the family that says who can mend it.
-        KeyboardInterrupt: on SIGINT and SIGTERM, when all that was started has ended.
+    What it leaves goes to the folder `output`, which is untouched when the demo fails. SIGINT and SIGTERM raise
+    KeyboardInterrupt when all that was started has ended.
     """
     with interrupted_by_sigterm(), fresh_folder(output) as folder:
         media, bundle = _prepare(cache_folder(), show)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +28,8 @@ VIDEO = "annotated.mp4"
 MESSAGES = "messages.jsonl"
 BUNDLE = "yolov4_tiny.edge"
 _OURS = {PICTURE, VIDEO, MESSAGES, BUNDLE}
+PERSON = "person"
+_LINE_EVERY_S = 2.0
 
 
 @contextmanager
@@ -35,58 +37,50 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
     """Give a temporary sibling to write to, and rename it to `folder` when the block succeeds."""
     folder = folder.absolute()
     _check(folder)
-    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    partial, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("partial", "old"))
     try:
-        partial.mkdir(parents=True)
-    except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written: {cause.strerror}") from cause
-    try:
+        with _writing(folder):
+            partial.mkdir(parents=True)
         yield partial
-        _replace(partial, folder)
+        with _writing(folder):
+            _check(folder)  # again, because other files may have been put there during the demo
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise OutputError(f"{folder}: cannot be written: {cause.strerror}") from cause
 
 
 def _check(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise OutputError(f"{folder}: is not a folder; choose another with --output")
-    if not folder.exists():
-        return
-    strange = sorted({item.name for item in folder.iterdir()} - _OURS)
+    strange = sorted({item.name for item in folder.iterdir()} - _OURS) if folder.exists() else []
     if strange:
         raise OutputError(f"{folder}: holds {strange[0]}, which no demo wrote; choose another folder with --output")
-
-
-def _replace(partial: Path, folder: Path) -> None:
-    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    try:
-        # Checked again, because other files may have been put there during the demo.
-        _check(folder)
-        if folder.exists():
-            folder.rename(old)
-        partial.rename(folder)
-    except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written: {cause.strerror}") from cause
-    shutil.rmtree(old, ignore_errors=True)
-
-
-PERSON = "person"
 
 
 class Envelope(msgspec.Struct, frozen=True):
     """One line of the subscriber's file."""
 
     topic: str
-    received_at: float
     payload: msgspec.Raw
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """One result: how many people, and how sure of them all together."""
+class Seen(NamedTuple):
+    """One result: how many people, how sure of them all together, and the message."""
 
-    message: DetectionMessage
     people: int
     confidence: float
+    message: DetectionMessage
 
 
 class MessageCounts:
@@ -97,8 +91,7 @@ class MessageCounts:
         self.people = 0
         self.now = 0
         self.best: Seen | None = None
-        self._ages_ms: list[float] = []
-        self._inferences_ms: list[float] = []
+        self._ages_ms, self._inferences_ms = list[float](), list[float]()
         self._last_seq = -1
         self._rest = b""
 
@@ -129,22 +122,19 @@ class MessageCounts:
 
     def _add(self, message: DetectionMessage) -> None:
         sure = [item.confidence for item in message.detections if item.label == PERSON]
-        seen = Seen(message, len(sure), sum(sure))
+        seen = Seen(len(sure), sum(sure), message)
         self.frames += 1
         self.people += seen.people
         self.now = seen.people
         self._last_seq = max(self._last_seq, message.seq)
         self._ages_ms.append(message.age_ms)
         self._inferences_ms.append(message.infer_ms)
-        if self.best is None or (seen.people, seen.confidence) > (self.best.people, self.best.confidence):
+        if self.best is None or seen[:2] > self.best[:2]:
             self.best = seen
 
 
 def _percentiles(durations_ms: list[float]) -> Percentiles | None:
     return percentiles_of((np.array(durations_ms) * 1e6).astype(np.int64))
-
-
-_LINE_EVERY_S = 2.0
 
 
 class Show:
@@ -171,11 +161,11 @@ class Show:
     def close(self, counts: MessageCounts, folder: Path) -> None:
         """Say what was found, how fast, and where the files are."""
         most = counts.best.people if counts.best else 0
+        best = f"frame {counts.best.message.seq}, {most} people" if counts.best else "no result"
         seen = f"saw a person {counts.people} times in {counts.frames} frames, at most {most} at once"
         self.step(f"{seen}; frames dropped: {counts.dropped}")
         self.step(latency_line(counts))
         self.step(f"the files are in {folder}:")
-        best = f"frame {counts.best.message.seq}, {counts.best.people} people" if counts.best else "no result"
         self.tell(f"annotated.jpg     {best}")
         self.tell("annotated.mp4     the video with what was found in it")
         self.tell("yolov4_tiny.edge  the bundle that ran")

@@ -27,6 +27,12 @@ from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_folder
 
 MAX_IMAGES = 16
+ABSOLUTE_TOLERANCE = 1e-4
+"""How far apart float32 sums of another order may be: four times the largest seen on EfficientNet-Lite0 and 2."""
+RELATIVE_TOLERANCE = 1e-3
+"""The same as a share of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
+_INTEGER_SHARE = 1e-3  # of whole numbers that may differ: an argmax of two scores that are equal but for rounding
+_FATAL = 4  # what goes wrong reaches the caller as an exception, once
 
 
 class Probe(msgspec.Struct, frozen=True, eq=False):
@@ -78,22 +84,13 @@ def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
     return find_images([calibration]) if calibration and is_folder(calibration) else ImageSet(())
 
 
-ABSOLUTE_TOLERANCE = 1e-4
-"""How far apart float32 sums of another order may be: four times the largest seen on EfficientNet-Lite0 and 2."""
-RELATIVE_TOLERANCE = 1e-3
-"""The same as a share of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
-_INTEGER_SHARE = 1e-3  # of whole numbers that may differ: an argmax of two scores that are equal but for rounding
-_FATAL = 4  # what goes wrong reaches the caller as an exception, once
-
-
 class OutputDifference(msgspec.Struct, frozen=True):
-    """How far one output lies from the original's, over all probes.
+    """How far one output lies from the original's, over all probes: the largest differences of two values.
 
     Attributes:
-        absolute: the largest difference of two values.
-        relative: the largest difference, as a share of the largest value on the same probe.
+        relative: as a share of the largest value on the same probe.
         probe: where the largest absolute difference was.
-        on_images: the largest difference on a real image; None where there was none.
+        on_images: on a real image; None where there was none.
     """
 
     name: str
@@ -105,7 +102,7 @@ class OutputDifference(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True, eq=False):
-    """The reference outputs for the test inputs."""
+    """The names of the original's outputs, and what they are for each probe."""
 
     names: tuple[str, ...]
     outputs: tuple[tuple[Tensor, ...], ...]
@@ -145,12 +142,10 @@ class Runner:
         """Run it on one input; gives the outputs by name, in order."""
         try:
             outputs = self._session.run(None, {self._input_name: tensor})
-            return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
         except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            shape = "x".join(map(str, tensor.shape))
-            raise ModelError(
-                f"{self.where}: ONNX Runtime cannot run it on an input of {shape}: {first_line(cause)}"
-            ) from cause
+            what = f"cannot run it on an input of {'x'.join(map(str, tensor.shape))}"
+            raise ModelError(f"{self.where}: ONNX Runtime {what}: {first_line(cause)}") from cause
+        return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
 
 
 def verify(model: bytes, where: str, probes: Sequence[Probe], original: Observation) -> Comparison:
@@ -178,9 +173,8 @@ def _compare(runner: Runner, probes: Sequence[Probe], original: Observation) -> 
             return Comparison((), f"it has {len(got)} outputs, the original {len(wanted)}")
         for index, (name, a, b) in enumerate(zip(names, got, wanted, strict=True)):
             if a.shape != b.shape:
-                return Comparison(
-                    (), f"output {name!r} has shape {a.shape} on input {probe.name!r}, expected {b.shape}"
-                )
+                what = f"output {name!r} has shape {a.shape} on input {probe.name!r}, expected {b.shape}"
+                return Comparison((), what)
             found, allowed = measure_difference(name, probe, a, b)
             differences[index].append(found)
             if allowed is not None and problem is None:
@@ -223,11 +217,9 @@ def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _worst(found: Sequence[OutputDifference]) -> OutputDifference:
-    worst = max(found, key=lambda difference: difference.absolute)
-    on_images = [difference.on_images for difference in found if difference.on_images is not None]
-    return msgspec.structs.replace(
-        worst, relative=max(difference.relative for difference in found), on_images=max(on_images, default=None)
-    )
+    worst, relative = max(found, key=lambda one: one.absolute), max(one.relative for one in found)
+    on_images = max((one.on_images for one in found if one.on_images is not None), default=None)
+    return msgspec.structs.replace(worst, relative=relative, on_images=on_images)
 
 
 class Original(Protocol):
@@ -246,8 +238,7 @@ class Original(Protocol):
 def observe(model: Original, probes: Sequence[Probe]) -> Observation:
     """Run the model on every probe, and twice on those that are no real image.
 
-    Raises:
-        ModelError: it fails, says something else the second time, or is not finite on a real image.
+    A ModelError says that it fails, says something else the second time, or is not finite on a real image.
     """
     said = [_observe_once(model, probe) for probe in probes]
     names = tuple(said[0])
@@ -266,9 +257,8 @@ def _observe_once(model: Original, probe: Probe) -> Mapping[str, Tensor]:
     again = outputs if probe.is_image else model(tensor)
     for name, value in outputs.items():
         if probe.is_image and not np.isfinite(value).all():
-            raise ModelError(
-                f"{model.where}: output {name!r} is not finite on {probe.name}; check mean, std and weights"
-            )
+            what = f"output {name!r} is not finite on {probe.name}"
+            raise ModelError(f"{model.where}: {what}; check mean, std and weights")
         second = again.get(name)
         is_same = second is not None and second.shape == value.shape
         if second is None or not is_same or measure_difference("", probe, second, value)[1] is not None:

@@ -49,11 +49,8 @@ def import_darknet(
     [yolo] what the convolution before it gives: float32 (1, anchors * (5 + classes), H, W), not decoded.
 
     The network `cfg` and its numbers in `weights` become NAME.onnx in `folder`, which is made when missing, beside
-    model.toml and labels.txt, which has one class a line; these three are replaced. NAME is the .cfg's by default.
-
-    Raises:
-        ModelError: a file that is missing, damaged, does not fit the others, or holds what is not converted.
-        OutputError: `folder` cannot be written.
+    model.toml and labels.txt, which has one class a line; these three are replaced. NAME is the .cfg's by default. A
+    ModelError says what is missing, damaged, does not fit the others, or is not converted.
     """
     name = cfg.stem if name is None else name
     if not _NAME.fullmatch(name):
@@ -129,23 +126,18 @@ scale_xy = {[head.scale_xy for head in graph.heads]}
 
 @contextlib.contextmanager
 def _written_to(folder: Path, names: Sequence[str]) -> Iterator[Path]:
-    """A folder inside `folder`, whose files move there at the end, so that a failure leaves what was there."""
-    is_new = not folder.exists()
+    """A folder whose files move to `folder` at the end, so that a failure leaves what was there."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".importing-", dir=folder) as partial:
+        with tempfile.TemporaryDirectory(prefix=".importing-", dir=there) as partial:
             yield Path(partial)
+            folder.mkdir(parents=True, exist_ok=True)
             for name in names:
                 (Path(partial) / name).replace(folder / name)
-        is_new = False
     except ModelError as cause:
         raise ModelError(str(cause).replace(str(partial), str(folder))) from cause
     except OSError as cause:
         raise OutputError(f"{folder}: cannot be written: {cause.strerror}; nothing was changed") from cause
-    finally:
-        if is_new:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
 
 
 _Array: TypeAlias = NDArray[np.float32]
@@ -169,22 +161,21 @@ class DarknetModel:
     def __init__(
         self, where: str, layers: Sequence[Section], weights: dict[str, Weights], names: Sequence[str]
     ) -> None:
-        self.where = where
-        self._layers, self._weights, self._names = layers, weights, names
+        self.where, self._layers, self._weights, self._names = where, layers, weights, names
 
     def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
         """Run it on float32 (1, C, H, W); gives the input of each [yolo] by name."""
         done: list[_Array] = []
         heads: list[Tensor] = []
+        x = tensor[0]
         for section in self._layers:
-            x = done[-1] if done else tensor[0]
             if section.kind == "yolo":
                 heads.append(x[None])
-                done.append(x)
             elif section.kind in ("convolutional", "conv"):
-                done.append(_convolve(section, x, self._weights[f"layer_{section.index}"]))
+                x = _convolve(section, x, self._weights[f"layer_{section.index}"])
             else:
-                done.append(_FORWARD[section.kind](section, x, done))
+                x = _FORWARD[section.kind](section, x, done)
+            done.append(x)
         return dict(zip(self._names, heads, strict=True))
 
 

@@ -22,12 +22,9 @@ _INT_MAX = 2**31 - 1  # Darknet's own limit: C's int
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One section of a .cfg.
+    """One section of a .cfg, by the word in brackets, in lower case; `where` are its file and line.
 
-    Attributes:
-        kind: the word in brackets, in lower case.
-        index: Darknet's count of layers, from 0; -1 for [net].
-        where: file and line of the section, for error messages.
+    `index` is Darknet's count of layers, from 0; -1 for [net].
     """
 
     kind: str
@@ -97,7 +94,9 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
             continue
         where = f"{path}:{number}"
         if line.startswith("["):
-            sections.append(Section(_parse_kind(line, where), len(sections) - 1, where, {}))
+            if not line.endswith("]") or len(line) < 3:
+                raise ModelError(f"{where}: expected `[section]`, got {line[:60]!r}")
+            sections.append(Section(line[1:-1].lower(), len(sections) - 1, where, {}))
             continue
         key, equals, value = line.partition("=")
         if not equals or not sections:
@@ -109,12 +108,6 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
     if len(sections) == 1:
         raise ModelError(f"{path}: no layers after [net]")
     return sections[0], sections[1:]
-
-
-def _parse_kind(line: str, where: str) -> str:
-    if not line.endswith("]") or len(line) < 3:
-        raise ModelError(f"{where}: expected `[section]`, got {line[:60]!r}")
-    return line[1:-1].lower()
 
 
 def _read_text(path: Path) -> str:
@@ -130,7 +123,6 @@ def _read_text(path: Path) -> str:
 
 EPSILON = 1e-5
 """Added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN."""
-_FLOAT_BYTES = 4
 
 
 class Convolution(msgspec.Struct, frozen=True):
@@ -155,12 +147,9 @@ class Convolution(msgspec.Struct, frozen=True):
 
 
 class Weights(msgspec.Struct, frozen=True, eq=False):
-    """The weights of one convolution as the file has them: float32.
+    """The weights of one convolution as the file has them: float32 (filters, channels, size, size) and (filters,).
 
-    Attributes:
-        kernel: (filters, channels, size, size).
-        bias: (filters,).
-        normalisation: scale, mean and variance of the batch normalisation, (filters,) each; empty where there is none.
+    `normalisation` has scale, mean and variance of the batch normalisation, (filters,) each; empty where there is none.
     """
 
     kernel: NDArray[np.float32]
@@ -200,7 +189,7 @@ def _read_numbers(path: Path, count: int) -> NDArray[np.float32]:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             header_bytes = _header_bytes(path, file.read(12))
-            expected = header_bytes + count * _FLOAT_BYTES
+            expected = header_bytes + count * 4
             if size != expected:
                 hint = "truncated, download it again" if size < expected else "they belong to another .cfg"
                 raise ModelError(f"{path}: has {size} bytes, expected {expected} for the layers of the .cfg; {hint}")

@@ -19,6 +19,7 @@ INPUT_NAME = "images"
 # Per-channel QDQ needs 13 at least; 17 is run by every ONNX Runtime that a target may name.
 OPSET = 17
 _IR_VERSION = 8  # the one that belongs to opset 17
+_LEAKY_SLOPE = 0.1  # activations.h: leaky_activate
 
 
 class Value(NamedTuple):
@@ -31,11 +32,9 @@ class Value(NamedTuple):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """One raw output, the input of a [yolo].
+    """One raw output, the input of a [yolo]: for each anchor x, y, w, h, objectness and one score a class.
 
-    Attributes:
-        value: the tensor: for each anchor x, y, w, h, objectness and one score a class.
-        anchors: (width, height) in input pixels.
+    `anchors` are (width, height) in input pixels.
     """
 
     value: Value
@@ -87,13 +86,9 @@ class Graph:
             for layer, numbers in weights.items()
             for part, array in zip(("weights", "bias"), numbers.folded(), strict=True)
         ]
-        graph = helper.make_graph(
-            self._nodes,
-            name,
-            [_describe(self.input)],
-            [_describe(head.value) for head in self.heads],
-            [*self._constants, *initializers],
-        )
+        outputs = [_describe(head.value) for head in self.heads]
+        constants = [*self._constants, *initializers]
+        graph = helper.make_graph(self._nodes, name, [_describe(self.input)], outputs, constants)
         opsets = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, producer_name="edge-sdk", opset_imports=opsets, ir_version=_IR_VERSION)
         # Strict shape inference proves that the shapes computed here are those that ONNX computes.
@@ -104,9 +99,6 @@ class Graph:
 def _describe(value: Value) -> onnx.ValueInfoProto:
     shape = (1, value.channels, value.height, value.width)
     return helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape)
-
-
-_LEAKY_SLOPE = 0.1  # activations.h: leaky_activate
 
 
 def add_layer(graph: Graph, section: Section) -> None:
@@ -122,9 +114,8 @@ def _convolutional(graph: Graph, section: Section) -> Value:
     source = graph.previous(section)
     filters, groups = section.integer("filters", 1, 1), section.integer("groups", 1, 1)
     if source.channels % groups or filters % groups:
-        raise section.error(
-            f"groups is {groups}, expected a divisor of {source.channels} channels and {filters} filters"
-        )
+        expected = f"a divisor of {source.channels} channels and {filters} filters"
+        raise section.error(f"groups is {groups}, expected {expected}")
     size = section.integer("size", 1, 1)
     padding = size // 2 if section.integer("pad", 0) else section.integer("padding", 0)
     stride_y, stride_x = _strides(section)
@@ -194,12 +185,9 @@ def _take_group(graph: Graph, section: Section, source: Value, place: int) -> Va
         return source
     share = source.channels // groups
     name = f"layer_{section.index}_group_{place}"
-    bounds = [
-        graph.constant(f"{name}_starts", [group * share]),
-        graph.constant(f"{name}_ends", [(group + 1) * share]),
-        graph.constant(f"{name}_axes", [1]),
-    ]
-    taken = graph.node("Slice", [source.name, *bounds], name)
+    bounds = {"starts": group * share, "ends": (group + 1) * share, "axes": 1}
+    constants = [graph.constant(f"{name}_{key}", [value]) for key, value in bounds.items()]
+    taken = graph.node("Slice", [source.name, *constants], name)
     return Value(taken, share, source.height, source.width)
 
 
@@ -212,9 +200,8 @@ def _shortcut(graph: Graph, section: Section) -> Value:
     for place, number in enumerate(numbers):
         other = graph.layer(section, number)
         if other[1:] != total[1:]:
-            raise section.error(
-                f"layer {number} is {other.channels}x{_size(other)}, expected {total.channels}x{_size(total)}"
-            )
+            expected = f"{total.channels}x{_size(total)}"
+            raise section.error(f"layer {number} is {other.channels}x{_size(other)}, expected {expected}")
         total = total._replace(name=graph.node("Add", [total.name, other.name], f"layer_{section.index}_sum_{place}"))
     return total._replace(name=_activate(graph, section, total.name, "linear"))
 
@@ -245,9 +232,8 @@ def _yolo(graph: Graph, section: Section) -> None:
         raise section.error(f"mask is {list(mask)}, expected numbers of the {len(pairs)} anchors, from 0")
     expected = len(mask) * (5 + classes)
     if source.channels != expected:
-        raise section.error(
-            f"reads {source.channels} channels, expected {expected}: {len(mask)} anchors x (5 + {classes} classes)"
-        )
+        what = f"{len(mask)} anchors x (5 + {classes} classes)"
+        raise section.error(f"reads {source.channels} channels, expected {expected}: {what}")
     anchors = tuple(pairs[number] for number in mask)
     graph.heads.append(Head(source, anchors, section.number("scale_x_y", 1.0), classes))
 
@@ -266,9 +252,8 @@ def _activate(graph: Graph, section: Section, name: str, default: str) -> str:
         return graph.node("Mul", [name, tanh], result)
     if kind in _PLAIN_ACTIVATIONS:
         return graph.node(_PLAIN_ACTIVATIONS[kind], [name], result)
-    raise section.error(
-        f"activation {kind!r} is not supported; supported: linear, leaky, mish, {', '.join(_PLAIN_ACTIVATIONS)}"
-    )
+    known = ", ".join(("linear", "leaky", "mish", *_PLAIN_ACTIVATIONS))
+    raise section.error(f"activation {kind!r} is not supported; supported: {known}")
 
 
 def _strides(section: Section) -> tuple[int, int]:
@@ -298,21 +283,10 @@ def _size(value: Value) -> str:
 
 _PLAIN_ACTIVATIONS = {"relu": "Relu", "logistic": "Sigmoid"}
 _NEUTRAL_CONVOLUTION = {
+    **dict.fromkeys(("antialiasing", "flipped", "dontloadscales", "xnor", "binary", "bin_output", "coordconv"), "0"),
+    **dict.fromkeys(("assisted_excitation", "deform", "sway", "rotate", "stretch", "stretch_sway"), "0"),
     "dilation": "1",
-    "antialiasing": "0",
-    "flipped": "0",
-    "dontloadscales": "0",
-    "xnor": "0",
-    "binary": "0",
-    "bin_output": "0",
     "share_index": "-1000000000",
-    "assisted_excitation": "0",
-    "deform": "0",
-    "sway": "0",
-    "rotate": "0",
-    "stretch": "0",
-    "stretch_sway": "0",
-    "coordconv": "0",
 }
 _NEUTRAL_MAXPOOL = {"maxpool_depth": "0", "antialiasing": "0", "maxpool_zero_nonmax": "0"}
 _KINDS: dict[str, Callable[[Graph, Section], Value | None]] = {

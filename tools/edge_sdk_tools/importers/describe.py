@@ -47,17 +47,15 @@ _USUAL_LABELS = {
 _LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
+_OF_TENSORFLOW = {".tflite": "--tflite", ".keras": "--keras", ".h5": "--keras"}
+"""tf2onnx's option by the ending of a file."""
 
 
 class Description(msgspec.Struct, frozen=True):
     """What a model.toml says of a model, and where that comes from.
 
-    Attributes:
-        spec: the model.toml, whose labels are a list by its name or a file to be written.
-        labels: one label for each class.
-        read: what the file itself says, in lines for people.
-        guessed: for keys of model.toml, why their values were chosen.
-        examined: the examination of the file with this input.
+    The labels of `spec` are a list by its name or a file to be written. `read` is what the file itself says, in lines
+    for people, `guessed` has for keys of model.toml why their values were chosen.
     """
 
     spec: ModelSpec
@@ -93,15 +91,13 @@ def describe(
 ) -> Description:
     """Describe an ONNX file, or a checkpoint of Ultralytics; what is given counts more than what the file says.
 
-    Raises:
-        UsageError: it is another file; the message has the command that makes an .onnx of it.
-        ModelError: it cannot be read, its metadata contradict what is given or its shapes, or no decoder reads it.
+    A UsageError has the command that makes an .onnx of another file. A ModelError says that it cannot be read, that its
+    metadata contradict what is given or its shapes, or that no decoder reads it.
     """
     model = _as_onnx(model)
     examined, input_spec, is_free = _looked_at(model, size_wh)
     report = examined.report
-    unfit = next(iter(report.of("error")), None)
-    if unfit is not None:
+    for unfit in report.of("error"):
         raise ModelError(f"{model}: {unfit.line}")
     metadata = report.metadata
     known = described_in(metadata)
@@ -113,11 +109,8 @@ def describe(
     reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
     guessed: dict[str, str] = {}
     if decoder is None and _wanted_task(model, report, None) is None:
-        guessed["decoder"] = (
-            "by the shapes of its outputs" if reading.is_shown else "by the shapes of its outputs alone"
-        )
-        if reading.others:
-            guessed["decoder"] += f", which {', '.join(reading.others)} would read too"
+        others = f", which {', '.join(reading.others)} would read too" if reading.others else ""
+        guessed["decoder"] = f"by the shapes of its outputs{'' if reading.is_shown else ' alone'}{others}"
     input_spec = _usual(input_spec, reading, report, guessed)
     if reading.thresholds != Thresholds():
         why = f"as {reading.decoder} models are mostly used; choose it by what `edge-sdk evaluate` counts"
@@ -163,14 +156,9 @@ def _spec_of(model: Path, reading: TaskSpec, given: InputSpec, labels: tuple[str
 
 
 def write_description(description: Description, folder: Path) -> list[Path]:
-    """Write model.toml into a folder, where none is yet; the model's path becomes relative to it.
+    """Write model.toml into a folder, and labels.txt where the labels are no list that has a name; return both paths.
 
-    Returns:
-        What was written: model.toml, and labels.txt where the labels are no list that has a name.
-
-    Raises:
-        UsageError: one of them exists.
-        OutputError: the folder cannot be written to.
+    The model's path becomes relative to the folder. A UsageError says that one of them exists.
     """
     spec = description.spec
     texts = {"model.toml": ""} | ({} if spec.labels in LISTS else {spec.labels: "\n".join(description.labels) + "\n"})
@@ -197,33 +185,25 @@ def to_toml(description: Description) -> str:
     lines = [f"# {line}" for line in description.read]
     lines += [_line(key, getattr(spec, key), guessed) for key in ("model", "name", "task", "decoder", "labels")]
     lines += ["", "[input]"]
-    usual = InputSpec(size_wh=spec.input.size_wh)
+    plain = InputSpec(size_wh=spec.input.size_wh)
     for key in ("size_wh", *_INPUT_KEYS, "layout"):
         value = getattr(spec.input, key)
-        if key in ("size_wh", "color") or key in guessed or value != getattr(usual, key):
+        if key in ("size_wh", "color") or key in guessed or value != getattr(plain, key):
             lines.append(_line(key, value, guessed))
     for section in TaskSpec.__struct_fields__:
         keys = getattr(spec, section)
         if isinstance(keys, msgspec.Struct) and keys is not spec.input:
-            said = {
-                key: value for key, value in msgspec.structs.asdict(keys).items() if value != getattr(type(keys)(), key)
-            }
-            lines += ["", f"[{section}]", *(_line(key, value, guessed) for key, value in said.items())] if said else []
-    lines += [
-        "",
-        "[data]",
-        '# calibration = "images"      # a hundred images or more like those that the camera will see',
-    ]
-    return "\n".join(lines) + "\n"
+            usual = msgspec.structs.asdict(type(keys)())
+            said = [(key, value) for key, value in msgspec.structs.asdict(keys).items() if value != usual[key]]
+            lines += ["", f"[{section}]", *(_line(key, value, guessed) for key, value in said)] if said else []
+    lines += ["", "[data]"]
+    lines += ['# calibration = "images"      # a hundred images or more like those that the camera will see', ""]
+    return "\n".join(lines)
 
 
 def _line(key: str, value: Any, guessed: dict[str, str]) -> str:
     text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
     return f"{text:<34}# guessed: {guessed[key]}" if key in guessed else text
-
-
-_OF_TENSORFLOW = {".tflite": "--tflite", ".keras": "--keras", ".h5": "--keras"}
-"""tf2onnx's option by the ending of a file."""
 
 
 def _as_onnx(model: Path) -> Path:
@@ -238,9 +218,8 @@ def _as_onnx(model: Path) -> Path:
         if made.exists():
             raise UsageError(f"{made}: exists and is kept; edge-sdk init {made} describes it")
         if program is None or not model.is_file():
-            raise UsageError(
-                f"{model}: a PyTorch checkpoint, expected .onnx; with Ultralytics: {' '.join(command)}, {then}"
-            )
+            how = f"with Ultralytics: {' '.join(command)}, {then}"
+            raise UsageError(f"{model}: a PyTorch checkpoint, expected .onnx; {how}")
         done = subprocess.run([program, *command[1:]], capture_output=True, text=True, errors="replace", check=False)
         if done.returncode or not made.exists():
             raise ModelError(f"{model}: `{' '.join(command)}` failed: {last_words(done.stderr or done.stdout)}")
@@ -262,11 +241,8 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
     examined = _examined(model, InputSpec(size_wh=size_wh or (side, side)))
     declared = examined.report.declared
     if declared is None or len(declared) != 4:
-        first = next(iter(examined.report.of("error")), None)
-        raise ModelError(
-            f"{model}: {first.what if first else 'it has no image as its one input'}; `edge-sdk init` describes models "
-            "with one image as input"
-        )
+        why = next((error.what for error in examined.report.of("error")), "it has no image as its one input")
+        raise ModelError(f"{model}: {why}; `edge-sdk init` describes models with one image as input")
     given = adopted(declared, InputSpec(size_wh=size_wh or (side, side)))
     if size_wh and given.size_wh != size_wh:
         width, height = given.size_wh
@@ -288,9 +264,9 @@ def _examined(model: Path, given: InputSpec) -> Examined:
         model=str(model), name="model", task="classification", decoder="logits", labels="labels.txt", input=given
     )
     examined = examine_as_declared(spec)
-    unread = next((error for error in examined.report.of("error") if error.rule == "file"), None)
-    if unread is not None:
-        raise ModelError(unread.line)
+    for error in examined.report.of("error"):
+        if error.rule == "file":
+            raise ModelError(error.line)
     return examined
 
 
@@ -319,9 +295,8 @@ def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | N
     if task is not None and task not in get_args(Task):
         raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
     if known and task and known != task:
-        raise ModelError(
-            f"{model}: its metadata say {known} (task {said or known}), and --task says {task}; leave one out"
-        )
+        what = f"its metadata say {known} (task {said or known})"
+        raise ModelError(f"{model}: {what}, and --task says {task}; leave one out")
     return next((one for one in get_args(Task) if one == (task or known)), None)
 
 
@@ -343,19 +318,13 @@ def _recognised(
             f"{model}: its metadata say task {one_line(said)[:40]}, expected one of {', '.join(ULTRALYTICS_TASKS)}; if "
             f"outputs {', '.join(map(show_shape, shapes))} are one of these all the same, give --task or --decoder"
         )
-    read = {entry.said for entry in TABLE if entry.name == decoder}
-    if decoder is not None and ULTRALYTICS_TASKS.get(said or "") == "detection" and said not in read:
-        raise ModelError(
-            f"{model}: its metadata say task {said}, which --decoder {decoder} does not read; leave it out"
-        )
-    readings = [
-        reading
-        for entry in TABLE
-        if task in (None, entry.task)
-        and decoder in (None, entry.name)
-        and (ULTRALYTICS_TASKS.get(said or "") != "detection" or entry.said == said)
-        for reading in _readings(entry, given, report)
-    ]
+    is_any = ULTRALYTICS_TASKS.get(said or "") != "detection"
+    entries = [entry for entry in TABLE if decoder in (None, entry.name) and (is_any or entry.said == said)]
+    if decoder is not None and not entries:
+        what = f"its metadata say task {said}, which --decoder {decoder} does not read"
+        raise ModelError(f"{model}: {what}; leave it out")
+    fitting_task = [entry for entry in entries if task in (None, entry.task)]
+    readings = [reading for entry in fitting_task for reading in _readings(entry, given, report)]
     # What names and operators speak for stands first; what they speak against counts only where it is asked for.
     if decoder is None:
         readings = [r for r in readings if r.is_shown is not False]
@@ -392,13 +361,9 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
     detection = entry.section(outputs)
     if entry.said == "pose":
         detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
+    limits = entry.usual_thresholds
     reading = _Reading(
-        task=entry.task,
-        decoder=entry.name,
-        input=given,
-        entry=entry,
-        detection=detection,
-        thresholds=entry.usual_thresholds,
+        task=entry.task, decoder=entry.name, input=given, entry=entry, detection=detection, thresholds=limits
     )
     try:
         entry.check(detection)

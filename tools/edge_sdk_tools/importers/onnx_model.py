@@ -7,7 +7,7 @@ Means over a whole picture become GlobalAveragePool, which has an integer kernel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from onnx import helper
 from edge_sdk.core.errors import UsageError
 from edge_sdk.sources.location import is_utf8
 from edge_sdk_tools.check.gate import check_model
-from edge_sdk_tools.graph.index import GraphIndex, attribute
+from edge_sdk_tools.graph.index import GraphIndex, attribute, graph_values, nodes_of
 from edge_sdk_tools.importers.comparison import Runner, observe
 from edge_sdk_tools.importers.plan import ImportReport, check_source, plan_import
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
@@ -28,24 +28,16 @@ _RANK = 4  # NCHW
 def pool_means(proto: onnx.ModelProto) -> int:
     """Replace, in place, every ReduceMean over height and width that keeps its dimensions; returns how many.
 
-    The shapes of the tensors must be known, as exporters write them.
+    The shapes of the tensors must be known, as exporters write them; axes that are an input must be an initializer.
     """
-    links = GraphIndex(proto.graph)
-    ranks = {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
-        if value.type.tensor_type.HasField("shape")
-    }
-    found = [
-        node
-        for node in proto.graph.node
-        if node.op_type == "ReduceMean" and ranks.get(node.input[0]) == _RANK and _means_pictures(node, links)
-    ]
+    links, values = GraphIndex(proto.graph), graph_values(proto.graph)
+    four = {name for name, value in values.items() if value.shape is not None and len(value.shape) == _RANK}
+    means = [node for node in proto.graph.node if node.op_type == "ReduceMean" and node.input[0] in four]
+    found = [node for node in means if _means_pictures(node, links)]
     axes = {name for node in found for name in node.input[1:]}
     for node in found:
-        pooled = helper.make_node("GlobalAveragePool", [node.input[0]], list(node.output), node.name)
-        node.CopyFrom(pooled)
-    axes -= set(_read(proto.graph))
+        node.CopyFrom(helper.make_node("GlobalAveragePool", node.input[:1], node.output, node.name))
+    axes.difference_update(name for node in nodes_of(proto.graph.node) for name in node.input)
     for tensor in [tensor for tensor in proto.graph.initializer if tensor.name in axes]:
         proto.graph.initializer.remove(tensor)
     return len(found)
@@ -56,13 +48,6 @@ def _means_pictures(node: onnx.NodeProto, links: GraphIndex) -> bool:
     if len(node.input) > 1 and (given := links.value(node.input[1])) is not None:
         axes = given.tolist()
     return bool(attribute(node, "keepdims", 1)) and axes is not None and {a % _RANK for a in axes} == {2, 3}
-
-
-def _read(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
-        for inner in node.attribute:
-            yield from _read(inner.g)
 
 
 def import_onnx(

@@ -40,15 +40,15 @@ from edge_sdk_tools.check.model_file import MOST_BYTES
 from edge_sdk_tools.datasets.class_names import read_labels
 from edge_sdk_tools.datasets.images import Skipped, is_folder
 from edge_sdk_tools.graph.index import replace_all
-from edge_sdk_tools.importers.comparison import (
-    Comparison,
-    Observation,
-    OutputDifference,
-    Probe,
-    make_probes,
-    probe_images,
-    verify,
-)
+from edge_sdk_tools.importers import comparison
+from edge_sdk_tools.importers.comparison import Comparison, Observation, OutputDifference, Probe
+
+RECORD_KEY = "edge_sdk.import"
+_MAX_BYTES = 4096
+_Text: TypeAlias = Annotated[str, Meta(max_length=200)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
+_Size: TypeAlias = Annotated[float, Meta(ge=0)]
+_MODEL_KEY = "edge_sdk.model"
 
 
 @contextlib.contextmanager
@@ -76,23 +76,15 @@ def place_of(cause: BaseException, counts: Callable[[Path], bool] = lambda _path
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
-RECORD_KEY = "edge_sdk.import"
-_MAX_BYTES = 4096
-_Text: TypeAlias = Annotated[str, Meta(max_length=200)]
-_Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
-_Size: TypeAlias = Annotated[float, Meta(ge=0)]
-
-
 class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of an import: origin, exporter, and the largest difference from the source.
+    """The record of an import: origin, exporter, and the largest difference of two values from the source.
 
     Attributes:
         origin: the framework, for people: `PyTorch`.
         exporter: what wrote it, with its version.
         inputs, images: how many inputs were compared, and how many of them were real images.
-        largest: the largest difference of two values on any input, over all outputs.
-        largest_share: the largest difference as a share of the largest value on the same input.
-        largest_on_images: the largest difference on a real image; None where there was none.
+        largest_share: as a share of the largest value on the same input.
+        largest_on_images: on a real image; None where there was none.
         graph_sha256: of the graph that was compared, in hex.
     """
 
@@ -106,18 +98,21 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
     graph_sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-def _embed_record(
-    proto: onnx.ModelProto, origin: str, exporter: str, outputs: Sequence[OutputDifference], probes: Sequence[Probe]
-) -> None:
-    """Write into a model's metadata how far it is from its origin, in place of an older record.
+def _embed(proto: onnx.ModelProto, key: str, value: msgspec.Struct | None) -> None:
+    """Write a value into a model's metadata, in place of an older one, or take that out."""
+    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != key])
+    if value is not None:
+        proto.metadata_props.add(key=key, value=msgspec.json.encode(value).decode())
 
-    Nothing is written where a difference is no finite number, or nothing was compared.
-    """
-    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != RECORD_KEY])
+
+def _record_of(
+    proto: onnx.ModelProto, origin: str, exporter: str, outputs: Sequence[OutputDifference], probes: Sequence[Probe]
+) -> ImportRecord | None:
+    """Return how far a model is from its origin; None where a difference is not finite, or nothing was compared."""
     if not outputs or not all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
-        return
+        return None
     on_images = [output.on_images for output in outputs if output.on_images is not None]
-    record = ImportRecord(
+    return ImportRecord(
         origin=origin,
         exporter=exporter[:200],
         inputs=len(probes),
@@ -127,10 +122,6 @@ def _embed_record(
         largest_on_images=max(on_images, default=None),
         graph_sha256=_digest(proto),
     )
-    proto.metadata_props.add(key=RECORD_KEY, value=msgspec.json.encode(record).decode())
-
-
-_MODEL_KEY = "edge_sdk.model"
 
 
 class DescribedModel(TaskSpec, frozen=True, kw_only=True):
@@ -140,14 +131,12 @@ class DescribedModel(TaskSpec, frozen=True, kw_only=True):
     labels: tuple[str, ...]
 
 
-def _embed_description(proto: onnx.ModelProto, spec: ModelSpec) -> None:
-    replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != _MODEL_KEY])
+def _description_of(spec: ModelSpec) -> DescribedModel | None:
     labels = read_labels(Path(spec.labels))
     if labels.suffix != ".txt":  # a gallery's vectors are no part of the model
-        return
+        return None
     keys = {key: getattr(spec, key) for key in TaskSpec.__struct_fields__}
-    described = DescribedModel(**keys, labels=tuple(labels.file.decode("utf-8-sig").split("\n")[:-1]))
-    proto.metadata_props.add(key=_MODEL_KEY, value=msgspec.json.encode(described).decode())
+    return DescribedModel(**keys, labels=tuple(labels.file.decode("utf-8-sig").split("\n")[:-1]))
 
 
 def described_in(metadata: Mapping[str, str]) -> DescribedModel | None:
@@ -162,14 +151,9 @@ def read_import_record(path: Path) -> ImportRecord | None:
     """The record of an ONNX file; None where it has none, an unreadable one, or another graph than was compared."""
     try:
         proto = onnx.load_model_from_string(read_regular(path, MOST_BYTES))
-    except (OSError, DecodeError):
-        return None
-    texts = [entry.value for entry in proto.metadata_props if entry.key == RECORD_KEY]
-    if len(texts) != 1 or len(texts[0]) > _MAX_BYTES:
-        return None
-    try:
-        record = msgspec.json.decode(texts[0], type=ImportRecord)
-    except (msgspec.DecodeError, RecursionError):
+        [text] = [entry.value for entry in proto.metadata_props if entry.key == RECORD_KEY]
+        record = msgspec.json.decode(text if len(text) <= _MAX_BYTES else "", type=ImportRecord)
+    except (OSError, ValueError, DecodeError, msgspec.DecodeError, RecursionError):
         return None
     return record if record.graph_sha256 == _digest(proto) else None
 
@@ -259,22 +243,17 @@ def _write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None)
                 file.write(proto.SerializeToString())
                 file.flush()
                 os.fsync(file.fileno())
-            _pass_gate(spec, partial, target)
+            check_model(msgspec.structs.replace(spec, model=str(partial)), target)
             replaced = path.exists()
             partial.replace(path)
+    except ModelError as cause:
+        first = str(cause).split(" (and ")[0]  # the command that lists the others would find the older file
+        raise ModelError(f"{first.replace(str(partial), spec.model)}; nothing was written") from cause
     except OSError as cause:
         raise OutputError(f"{path}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
     finally:
         partial.unlink(missing_ok=True)
     return replaced
-
-
-def _pass_gate(spec: ModelSpec, partial: Path, target: Target | None) -> None:
-    try:
-        check_model(msgspec.structs.replace(spec, model=str(partial)), target)
-    except ModelError as cause:
-        first = str(cause).split(" (and ")[0]  # the command that lists the others would find the older file
-        raise ModelError(f"{first.replace(str(partial), spec.model)}; nothing was written") from cause
 
 
 class ImportPlan(msgspec.Struct, frozen=True, eq=False):
@@ -296,7 +275,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
 
         `what` was done to it, `blame` and `remedy` begin and end the error where the optimizer is not at fault.
         """
-        found = verify(proto.SerializeToString(), f"{self.source} {what}", self.probes, original)
+        found = comparison.verify(proto.SerializeToString(), f"{self.source} {what}", self.probes, original)
         if found.problem is not None:
             words = found.problem if found.is_explained else f"{blame}{found.problem}{remedy}"
             raise ModelError(f"{self.source}: {words}")
@@ -312,12 +291,10 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     ) -> ImportReport:
         """Write the file, with the model's description and a record of the comparison inside, and report.
 
-        Raises:
-            ModelError: the export gate refuses it.
-            OutputError: the disk refuses.
+        A ModelError says that the export gate refuses it.
         """
-        _embed_record(proto, origin, exporter, outputs, self.probes)
-        _embed_description(proto, self.spec)
+        _embed(proto, RECORD_KEY, _record_of(proto, origin, exporter, outputs, self.probes))
+        _embed(proto, _MODEL_KEY, _description_of(self.spec))
         replaced = _write_model(proto, self.spec, self.target)
         images = sum(probe.is_image for probe in self.probes)
         weights = {tensor.name for tensor in proto.graph.initializer}
@@ -347,17 +324,14 @@ def plan_import(
 ) -> ImportPlan:
     """Read model.toml, target and folders of images; nothing is loaded or converted yet.
 
-    Args:
-        source: what is imported, for errors.
-        model_toml: describes the input and names the ONNX file to write.
-        target_name: name or path of a target, whose ONNX Runtime limits the opset.
-        images: folders of images to compare on; model.toml's calibration folder by default.
-        batch: whether a batch of two is compared too.
+    `model_toml` describes the input and names the ONNX file to write. The ONNX Runtime of a target, by its name or
+    path, limits the opset. The folders of images to compare on are model.toml's calibration folder by default. `batch`
+    tells whether a batch of two is compared too.
     """
     spec = _load_destination(model_toml, Path(source))
     target = load_target(target_name) if target_name else None
-    found = probe_images(spec, images)
-    probes = make_probes(spec.input, found, batch=batch)
+    found = comparison.probe_images(spec, images)
+    probes = comparison.make_probes(spec.input, found, batch=batch)
     return ImportPlan(str(source), model_toml, spec, target, probes, found.skipped)
 
 

@@ -27,13 +27,13 @@ model that does not load."""
 _BATCH = "batch"
 _PROGRAM, _TRACE = "torch.export", "TorchScript"
 _NOT_THE_MODEL = (Path(torch.__file__).parent, Path(__file__).parent)
+_REMEDY = "use torch.where instead of if, fixed loop counts and shapes, and tensors instead of item()"
 
 
 class Exported(msgspec.Struct, frozen=True, eq=False):
-    """The ONNX model that an exporter made.
+    """The ONNX model that an exporter, named with its version, made.
 
     Attributes:
-        exporter: its name and version.
         frozen_at: `FILE.py:LINE` of each place where tracing took a number out of a tensor and went on with it.
         outputs: how far it lies from the PyTorch model; empty before it was compared.
         notes: what to know of it, in words.
@@ -69,63 +69,44 @@ class Order(msgspec.Struct, frozen=True, eq=False):
     dynamic_batch: bool
 
 
-def _exporters_for(model: TorchModel, opset: int) -> dict[str, Callable[[Order], Exported | Failure]]:
-    exporters: dict[str, Callable[[Order], Exported | Failure]] = {}
-    if model.form != "script" and opset >= PREFERRED_OPSET:
-        exporters[_PROGRAM] = _export_program
-    if model.form != "program":
-        exporters[_TRACE] = _export_trace
-    return exporters
-
-
-def _export_program(order: Order) -> Exported | Failure:
+def _export_program(order: Order) -> Exported:
     """Export through torch.export, which follows Python code without running it on numbers."""
     model, example = order.model, torch.from_numpy(order.example)
     if order.dynamic_batch:
         example = example.repeat(2, 1, 1, 1)  # torch.export takes an axis of 1 for a fixed one
     options = {"dynamic_shapes": ({0: torch.export.Dim(_BATCH)},)} if order.dynamic_batch else {}
     subject = (model.program,) if model.program is not None else (model.module, (example,))
-    try:
-        with silenced(), torch.no_grad():
-            made = torch.onnx.export(
-                *subject,
-                dynamo=True,
-                opset_version=order.opset,
-                input_names=[INPUT_NAME],
-                output_names=list(order.output_names),
-                optimize=True,
-                verbose=False,
-                **(options if model.program is None else {}),
-            )
-        proto = made.model_proto
-    except Exception as cause:  # noqa: BLE001 - an exporter raises whatever its parts raise
-        return _failure(_PROGRAM, cause, order.model.folder)
-    _clear(proto)
-    pool_means(proto)
-    return Exported(proto, f"{_PROGRAM} of PyTorch {torch.__version__}")
+    with silenced(), torch.no_grad():
+        made = torch.onnx.export(
+            *subject,
+            dynamo=True,
+            opset_version=order.opset,
+            input_names=[INPUT_NAME],
+            output_names=list(order.output_names),
+            optimize=True,
+            verbose=False,
+            **(options if model.program is None else {}),
+        )
+    pool_means(made.model_proto)
+    return Exported(made.model_proto, f"{_PROGRAM} of PyTorch {torch.__version__}")
 
 
-def _export_trace(order: Order) -> Exported | Failure:
+def _export_trace(order: Order) -> Exported:
     written = io.BytesIO()
     names = [INPUT_NAME, *order.output_names]
-    axes = {name: {0: _BATCH} for name in names} if order.dynamic_batch else None
-    try:
-        with silenced() as heard, torch.no_grad():
-            torch.onnx.export(
-                order.model.module,
-                (torch.from_numpy(order.example.copy()),),
-                written,
-                dynamo=False,
-                opset_version=order.opset,
-                input_names=[INPUT_NAME],
-                output_names=list(order.output_names),
-                dynamic_axes=axes,
-                do_constant_folding=True,
-            )
-        proto = onnx.load_model_from_string(written.getvalue())
-    except Exception as cause:  # noqa: BLE001 - an exporter raises whatever its parts raise
-        return _failure(_TRACE, cause, order.model.folder)
-    _clear(proto)
+    with silenced() as heard, torch.no_grad():
+        torch.onnx.export(
+            order.model.module,
+            (torch.from_numpy(order.example.copy()),),
+            written,
+            dynamo=False,
+            opset_version=order.opset,
+            input_names=names[:1],
+            output_names=names[1:],
+            dynamic_axes={name: {0: _BATCH} for name in names} if order.dynamic_batch else None,
+            do_constant_folding=True,
+        )
+    proto = onnx.load_model_from_string(written.getvalue())
     return Exported(proto, f"{_TRACE} of PyTorch {torch.__version__}", _frozen_at(heard, order.model.folder))
 
 
@@ -143,9 +124,8 @@ def _failure(exporter: str, cause: BaseException, folder: Path) -> Failure:
     # By its words: the exception's class has moved from version to version, and names only symbols of its own.
     if "data-dependent" in str(cause):
         # The model's layers may come from a package, whose files are not in the user's folder.
-        place = place_of(cause, lambda path: path.is_relative_to(folder)) or place_of(
-            cause, lambda path: not any(map(path.is_relative_to, _NOT_THE_MODEL))
-        )
+        theirs = place_of(cause, lambda path: path.is_relative_to(folder))
+        place = theirs or place_of(cause, lambda path: not any(map(path.is_relative_to, _NOT_THE_MODEL)))
         return Failure(exporter, "", (place or "a place that PyTorch does not name",))
     return Failure(exporter, first_line(cause).rstrip("."))
 
@@ -159,14 +139,16 @@ def _clear(proto: onnx.ModelProto) -> None:
                 part.ClearField(field)
 
 
-_REMEDY = "use torch.where instead of if, fixed loop counts and shapes, and tensors instead of item()"
-
-
 def export(order: Order, probes: Sequence[Probe], observation: Observation) -> Exported:
     """Return what the first exporter makes that computes the same as the model; a ModelError says why none does."""
+    exporters: dict[str, Callable[[Order], Exported]] = {}
+    if order.model.form != "script" and order.opset >= PREFERRED_OPSET:
+        exporters[_PROGRAM] = _export_program
+    if order.model.form != "program":
+        exporters[_TRACE] = _export_trace
     failures: list[Failure] = []
-    for name, exporter in _exporters_for(order.model, order.opset).items():
-        made = _compared(name, exporter(order), probes, observation)
+    for name, exporter in exporters.items():
+        made = _tried(name, exporter, order, probes, observation)
         if isinstance(made, Exported):
             return msgspec.structs.replace(made, notes=_notes(made, failures, len(probes)))
         failures.append(made)
@@ -178,14 +160,20 @@ def export(order: Order, probes: Sequence[Probe], observation: Observation) -> E
     raise ModelError(f"{order.model.where}: {_explain(failures)}")
 
 
-def _compared(
-    name: str, made: Exported | Failure, probes: Sequence[Probe], observation: Observation
+def _tried(
+    name: str,
+    exporter: Callable[[Order], Exported],
+    order: Order,
+    probes: Sequence[Probe],
+    observation: Observation,
 ) -> Exported | Failure:
-    if isinstance(made, Failure):
-        return made
-    data = made.proto.SerializeToString()
     try:
-        found = verify(data, "the exported model", probes, observation)
+        made = exporter(order)
+    except Exception as cause:  # noqa: BLE001 - an exporter raises whatever its parts raise
+        return _failure(name, cause, order.model.folder)
+    _clear(made.proto)
+    try:
+        found = verify(made.proto.SerializeToString(), "the exported model", probes, observation)
     except ModelError as cause:  # exporters do write what ONNX Runtime does not load
         return Failure(name, str(cause))
     if found.problem is None:

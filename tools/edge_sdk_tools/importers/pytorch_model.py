@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Literal, TypeAlias
 
 import msgspec
+import numpy as np
 import torch
 
 from edge_sdk.core.errors import ModelError, first_line
@@ -36,6 +37,9 @@ _OBJECTS = ("custom_obj_", "opaque_obj_")
 _SAFE_LOADING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _EXPECTED = "tensors, alone or in tuples, lists and dicts"
 _NAMED = 8
+_PREFIX = "module."  # what torch.nn.DataParallel and DistributedDataParallel put before every key
+_NAMED_KEYS = 3
+_SAVE = "save the state dict alone: torch.save(model.state_dict(), 'state_dict_alone.pth')"
 
 
 class TorchModel(msgspec.Struct, frozen=True, eq=False):
@@ -74,8 +78,7 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
         if not isinstance(value, torch.Tensor) or value.is_complex():
             kind = str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
             raise ModelError(f"{self.where}: forward returns {name} of type {kind}, expected {_EXPECTED}")
-        array: Tensor = value.detach().cpu().numpy()
-        return array
+        return np.asarray(value.detach().cpu().numpy())
 
 
 def _flatten(value: object, name: str) -> Iterator[tuple[str, object]]:
@@ -94,16 +97,14 @@ def load_model(path: Path, function: str, weights: Path | None) -> TorchModel:
     folder = path.resolve().parent
     if function:
         return _load_function(path, function, weights, f"{path}:{function}", folder)
-    if path.suffix == ".pt2":
-        program = _load_program(path)
-        module = program.module()
-        notes = _settle_weights(module, str(path))
-        if notes:
-            raise ModelError(f"{path}: {notes[0].replace('became', 'cannot become')}; make the archive with float32")
-        return TorchModel(str(path), folder, "program", module, program)
-    module = _load_script(path)
+    program = _load_program(path) if path.suffix == ".pt2" else None
+    module = program.module() if program is not None else _load_script(path)
     notes = _settle_weights(module, str(path))
-    return TorchModel(str(path), folder, "script", module.eval(), notes=notes)
+    if program is None:
+        return TorchModel(str(path), folder, "script", module.eval(), notes=notes)
+    if notes:
+        raise ModelError(f"{path}: {notes[0].replace('became', 'cannot become')}; make the archive with float32")
+    return TorchModel(str(path), folder, "program", module, program)
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
@@ -167,7 +168,11 @@ def _load_function(path: Path, function: str, weights: Path | None, where: str, 
 def _call_function(file: Path, function: str, where: str, folder: Path) -> torch.nn.Module:
     sys.path.insert(0, str(folder))
     try:
-        made = _attribute(_load_file(file, folder), function, file)
+        loaded = _load_file(file, folder)
+        made: object = getattr(loaded, function, None)
+        if made is None:
+            there = [name for name, value in vars(loaded).items() if callable(value) and not name.startswith("_")]
+            raise ModelError(f"{file}: has no function {function!r}; it has {_some(there, _NAMED)}")
         # A class is called as well; a module that is there already is taken as it is.
         if callable(made) and not isinstance(made, torch.nn.Module):
             made = _call(made, where, folder)
@@ -192,14 +197,6 @@ def _load_file(file: Path, folder: Path) -> ModuleType:
     return module
 
 
-def _attribute(module: ModuleType, function: str, file: Path) -> object:
-    found: object = getattr(module, function, None)
-    if found is None:
-        there = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        raise ModelError(f"{file}: has no function {function!r}; it has {_some(there, _NAMED)}")
-    return found
-
-
 def _call(function: Callable[[], object], where: str, folder: Path) -> object:
     try:
         # A decorator's own signature, not the one it wraps: it may well give the arguments itself.
@@ -212,11 +209,6 @@ def _call(function: Callable[[], object], where: str, folder: Path) -> object:
         return function()
     except (Exception, SystemExit) as cause:  # whatever users' code raises
         raise ModelError(f"{where}: failed: {describe_fault(cause, folder)}") from cause
-
-
-_PREFIX = "module."  # what torch.nn.DataParallel and DistributedDataParallel put before every key
-_NAMED_KEYS = 3
-_SAVE = "save the state dict alone: torch.save(model.state_dict(), 'state_dict_alone.pth')"
 
 
 def load_state_dict(module: torch.nn.Module, path: Path, where: str) -> None:
@@ -244,11 +236,9 @@ def _read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
         state: object = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as cause:  # damaged files raise whatever their first wrong byte leads to
         named = re.search(r"GLOBAL ([\w.]+)", str(cause)) if isinstance(cause, pickle.UnpicklingError) else None
-        what = (
-            f"holds more than tensors ({named[1]}), and loading that would run code"
-            if named
-            else f"is no state dict that can be read, or damaged (PyTorch: {first_line(cause)})"
-        )
+        what = f"is no state dict that can be read, or damaged (PyTorch: {first_line(cause)})"
+        if named:
+            what = f"holds more than tensors ({named[1]}), and loading that would run code"
         raise ModelError(f"{path}: {what}; {_SAVE}") from cause
     if isinstance(state, Mapping) and _is_state_dict(state):
         return state

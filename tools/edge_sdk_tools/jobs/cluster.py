@@ -47,18 +47,14 @@ _GONE = (OSError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError, co
 class Cluster:
     """A connection to a scheduler whose workers have the same versions as this machine.
 
-    Args:
-        address: "tcp://host:port", or "tls://host:port" with Dask's own configuration of certificates.
-
-    Raises:
-        UsageError: the address is invalid, no scheduler or worker answers, or a worker has other versions.
+    `address` is "tcp://host:port", or "tls://host:port" with Dask's own configuration of certificates. A UsageError
+    says that it is invalid, that no scheduler or worker answers, or that a worker has other versions.
     """
 
     def __init__(self, address: str) -> None:
         if not _ADDRESS.fullmatch(address):
             raise UsageError(f"scheduler {address}: expected tcp://HOST:PORT or tls://HOST:PORT")
         self._address = address
-        self._cleanup = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             undo.enter_context(_silence())
             self._client = self._connect()
@@ -72,43 +68,37 @@ class Cluster:
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Run the jobs on the cluster, and yield their outcomes; the scheduler gives jobs of a dead worker to another.
 
-        Raises:
-            EdgeError: a job kills its workers, workers died with what the jobs need, or the scheduler is gone.
+        An EdgeError says that a job kills its workers, or that the scheduler is gone.
         """
         if not items:
             return
-        try:
-            with contextlib.closing(self._outcomes(function, items, shared)) as outcomes:
-                yield from outcomes
-        except _GONE as cause:
-            raise self._lost(typed_line(cause)) from cause
-
-    def close(self, *, interrupted: bool) -> None:
-        """Disconnect; the workers go on, because this process did not start them."""
-        self._cleanup.close()
-
-    def _outcomes(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        self._wait_for_workers()
-        sent = self._send(shared)
         environment = _environment()
         # A queue, because Dask's own threads call the callbacks.
         done: queue.SimpleQueue[Future] = queue.SimpleQueue()
-        waiting: dict[str, str] = {}
-        futures: list[Future] = []
+        waiting: dict[str, tuple[str, Future]] = {}
         try:
+            self._wait_for_workers()
+            sent = self._send(shared)
             for key, item in items.items():
                 # Each future has a unique name, because two hosts may send the same key to one cluster.
                 name = f"edge-sdk-{key}-{uuid.uuid4().hex}"
                 future = self._client.submit(_on_worker, function, item, sent, key, environment, key=name, pure=False)
-                waiting[name] = key
-                futures.append(future)
+                waiting[name] = key, future
                 future.add_done_callback(done.put)
             while waiting:
                 finished = self._next(done)
-                key = waiting.pop(finished.key)
+                key, _ = waiting.pop(finished.key)
                 yield key, _outcome(finished, key)
+        except _GONE as cause:
+            raise self._lost(typed_line(cause)) from cause
         finally:
-            self._cancel([future for future in futures if future.key in waiting])
+            if waiting and self._client.status == "running":
+                with contextlib.suppress(*_GONE):
+                    self._client.cancel([future for _, future in waiting.values()], force=True)
+
+    def close(self, *, interrupted: bool) -> None:
+        """Disconnect; the workers go on, because this process did not start them."""
+        self._cleanup.close()
 
     def _send(self, shared: object) -> Future | None:
         """Send what all jobs share, as a result that they depend on; the scheduler remakes it if its worker dies.
@@ -129,11 +119,6 @@ class Cluster:
             with contextlib.suppress(queue.Empty):
                 return done.get(timeout=_POLL_S)
         raise self._lost("the connection is closed")
-
-    def _cancel(self, futures: list[Future]) -> None:
-        if futures and self._client.status == "running":
-            with contextlib.suppress(*_GONE):
-                self._client.cancel(futures, force=True)
 
     def _connect(self) -> Client:
         security = self._security()
@@ -188,9 +173,7 @@ class Cluster:
 
     def _threads_per_job(self) -> int:
         threads: Counter[str | None] = Counter()
-        cores: dict[str | None, int] = {}
-        for worker, count in self._client.run(joblib.cpu_count).items():
-            cores[urlsplit(worker).hostname] = count
+        cores = {urlsplit(worker).hostname: count for worker, count in self._client.run(joblib.cpu_count).items()}
         for worker, count in self._client.ncores().items():
             threads[urlsplit(worker).hostname] += count
         return max(1, min((cores[host] // threads[host] for host in cores if threads[host]), default=1))
@@ -210,11 +193,7 @@ def _environment() -> dict[str, str]:
 
 
 def _on_worker(
-    function: Callable[[T, S], object],
-    item: T,
-    shared: S,
-    key: str,
-    environment: dict[str, str],
+    function: Callable[[T, S], object], item: T, shared: S, key: str, environment: dict[str, str]
 ) -> Outcome:
     def job(item: T, shared: S) -> object:
         # A worker may join after the versions were compared.
@@ -243,14 +222,12 @@ def _outcome(future: Future, key: str) -> Outcome:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Silence Dask's loggers, which write a traceback for every lost connection, within the context."""
-    loggers = [
-        logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("distributed")
-    ]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
+    names = [name for name in list(logging.root.manager.loggerDict) if name.startswith("distributed")]
+    before = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in before:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
+        for logger, level in before.items():
             logger.setLevel(level)

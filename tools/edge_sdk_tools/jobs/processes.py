@@ -39,42 +39,32 @@ class Processes:
         """Run the jobs in processes; one that dies ends the run; another run takes what is finished from the store."""
         # joblib maps arrays into the workers' memory, and bytes it would send with every item.
         packed = np.frombuffer(pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
-        left = dict(items)
+        token, left = uuid.uuid4().hex, dict(items)
+        pool = joblib.parallel_config(
+            "loky",
+            n_jobs=self._jobs,
+            inner_max_num_threads=self.threads_per_job,
+            initializer=_begin,
+            initargs=(tempfile.gettempdir(),),
+        )
         try:
-            with contextlib.closing(self._outcomes(function, items, packed)) as outcomes:
-                for key, outcome in outcomes:
-                    del left[key]
-                    yield key, outcome
+            with warnings.catch_warnings(), pool:
+                # joblib warns about results that were not taken, which cancelling intends.
+                warnings.simplefilter("ignore", UserWarning)
+                # One job at a time to each: they are slow, and a batch would be lost as a whole.
+                parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
+                job = joblib.delayed(_in_worker)
+                jobs = parallel(job(function, item, key, packed, token) for key, item in items.items())
+                with contextlib.closing(jobs) as outcomes:
+                    for key, outcome in outcomes:
+                        del left[key]
+                        yield key, outcome
         except BrokenProcessPool as cause:
             some = ", ".join(list(left)[:3]) + (" …" if len(left) > 3 else "")
             raise EdgeError(
                 f"a worker process died at one of {some}: killed, perhaps for want of memory; run again with "
                 f"fewer than {self._jobs} jobs at once, what is finished is remembered"
             ) from cause
-
-    def _outcomes(
-        self, function: Callable[[T, S], object], items: Mapping[str, T], packed: NDArray[np.uint8]
-    ) -> Outcomes:
-        token = uuid.uuid4().hex
-        with (
-            warnings.catch_warnings(),
-            joblib.parallel_config(
-                "loky",
-                n_jobs=self._jobs,
-                inner_max_num_threads=self.threads_per_job,
-                initializer=_begin,
-                initargs=(tempfile.gettempdir(),),
-            ),
-        ):
-            # joblib warns about results that were not taken, which cancelling intends.
-            warnings.simplefilter("ignore", UserWarning)
-            # One job at a time to each: they are slow, and a batch would be lost as a whole.
-            parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-            outcomes = parallel(
-                joblib.delayed(_in_worker)(function, item, key, packed, token) for key, item in items.items()
-            )
-            with contextlib.closing(outcomes):
-                yield from outcomes
 
     def close(self, *, interrupted: bool) -> None:
         """End the workers by their handles; after an interruption without waiting for what they do."""

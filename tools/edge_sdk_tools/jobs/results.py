@@ -13,7 +13,6 @@ import hashlib
 import importlib.metadata
 import os
 import pickle
-import re
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
@@ -37,12 +36,9 @@ class RemoteError(Exception):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of one job.
+    """The outcome of one job: its result as MessagePack, or an error with its traceback.
 
-    Attributes:
-        result: as MessagePack; None after an error.
-        error: class, arguments and attributes of an EdgeError, pickled; None where the job gave a result.
-        trace: the error's traceback.
+    `error` has the class, arguments and attributes of an EdgeError, pickled.
     """
 
     result: bytes | None
@@ -50,11 +46,7 @@ class Outcome(msgspec.Struct, frozen=True):
     trace: str = ""
 
     def unwrap(self) -> bytes:
-        """The result as MessagePack.
-
-        Raises:
-            EdgeError: the job's own, or one line about any other exception.
-        """
+        """Return the result as MessagePack; raise the job's own EdgeError, or one line about any other exception."""
         if self.error is not None:
             kind, arguments, attributes = pickle.loads(self.error)  # noqa: S301 - of workers, whose results are believed too
             # Not through the constructor: an error's text is made of its arguments only there, once.
@@ -70,10 +62,9 @@ def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str)
     """Do one job. Only what is meant to end the process (KeyboardInterrupt, SystemExit) leaves this as an exception."""
     try:
         return Outcome(encoded(function(item, shared)))
-    except EdgeError as error:
-        return _failed(error, error)
-    except Exception as error:  # noqa: BLE001 - a job may do anything, and one line has to name its item
-        return _failed(EdgeError(f"{key}: {typed_line(error)}"), error)
+    except Exception as cause:  # noqa: BLE001 - a job may do anything, and one line has to name its item
+        error = cause if isinstance(cause, EdgeError) else EdgeError(f"{key}: {typed_line(cause)}")
+        return Outcome(None, _packed(error), "".join(traceback.format_exception(cause)))
 
 
 def encoded(result: object) -> bytes:
@@ -98,10 +89,6 @@ def _decode_path(kind: type, value: object) -> object:
     if issubclass(kind, Path) and isinstance(value, bytes):
         return Path(os.fsdecode(value))
     raise NotImplementedError(f"{kind.__name__} is no result of a job")
-
-
-def _failed(error: EdgeError, cause: Exception) -> Outcome:
-    return Outcome(None, _packed(error), "".join(traceback.format_exception(cause)))
 
 
 def _packed(error: EdgeError) -> bytes:
@@ -150,14 +137,15 @@ class SerialExecutor:
         """Do nothing: this process has no workers."""
 
 
-PACKAGES = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
-"""Those that decide what a job computes, and how its result is written."""
-
-
 @functools.cache
 def package_versions() -> dict[str, str]:
-    """This process's versions of `PACKAGES`; "none" for one that is not installed."""
-    return {name: _version(name) for name in PACKAGES}
+    """This process's versions of what decides results and how they are written; "none" for what is not installed."""
+    packages = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
+    versions = dict.fromkeys(packages, "none")
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 @functools.cache
@@ -172,22 +160,12 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
-
-
 def key_of(step: str, *decides: object) -> str:
     """The key of one step, made of all that decides it: bytes, or what `encoded` takes; sources and packages always."""
     digest = hashlib.sha256()
     for part in ([source_digest(), package_versions()], *decides):
         digest.update(hashlib.sha256(part if isinstance(part, bytes) else encoded(part)).digest())
     return f"{step}-{digest.hexdigest()}"
-
-
-_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -197,10 +175,9 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Store:
-    """A folder of results; several processes may use it at once.
+    """A folder of results, which several processes may use at once; an OutputError says that it cannot be written.
 
-    Raises:
-        OutputError: it cannot be made.
+    A key is a part of a file's name, as `key_of` makes it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -222,11 +199,7 @@ class Store:
         return kept.result
 
     def put(self, key: str, result: bytes) -> None:
-        """Keep a result; a reader sees all of it or nothing.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
+        """Keep a result; a reader sees all of it or nothing."""
         path = self._path(key)
         partial = path.with_name(f".{key}.{os.getpid()}.partial")
         kept = _Kept(key, hashlib.sha256(result).digest(), result)
@@ -251,8 +224,6 @@ class Store:
                 total -= size
 
     def _path(self, key: str) -> Path:
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"{key!r}: expected a key of letters, digits, '.', '_' and '-', which names a file")
         return self._folder / f"{key}.msgpack"
 
     @contextlib.contextmanager

@@ -52,37 +52,36 @@ class JobRunner:
             raise UsageError(f"jobs: expected at least 1, got {jobs}")
         if scheduler is not None and jobs != 1:
             raise UsageError(f"scheduler {scheduler}: the cluster decides how many jobs run at once; leave out jobs")
-        self._jobs = jobs
-        self._scheduler = scheduler
-        self.unkept: str | None = None
-        self._store = self._opened(store)
+        self._jobs, self._scheduler = jobs, scheduler
         self._executor: Executor | None = None
+        self._store: Store | None = None
+        self.unkept: str | None = None
         self.remembered = 0
+        try:
+            self._store = None if store is None else Store(store)
+        except OutputError as cause:
+            self.unkept = str(cause)
 
     def __enter__(self) -> JobRunner:
-        """Connect to the cluster, if one is wanted.
-
-        Raises:
-            UsageError: the scheduler's address is invalid, no scheduler answers, or a worker has other versions.
-            MissingDependencyError: joblib or Dask is not installed.
-        """
+        """Connect to the cluster, if one is wanted; a UsageError says why that cannot be."""
         self._executor = _executor(self._jobs, self._scheduler)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._executor is not None:
-            self._executor.close(interrupted=kind is not None)
-            self._executor = None
+        self._close(interrupted=kind is not None)
         if self._store is not None:
             with contextlib.suppress(OutputError):
                 self._store.prune(_MOST_KEPT)
 
     def abandon(self) -> None:
         """Kill this machine's processes now, so that the files that they write can be removed."""
+        self._close(interrupted=True)
+
+    def _close(self, *, interrupted: bool) -> None:
         if self._executor is not None:
-            self._executor.close(interrupted=True)
+            self._executor.close(interrupted=interrupted)
             self._executor = None
 
     @property
@@ -116,20 +115,15 @@ class JobRunner:
         on this machine only, as paths. An item is sent to the worker that does it, `shared` once to every worker. What
         it returns is written as MessagePack and read as `result`. `key` names an item by everything that decides its
         result (shared and the function's version too); items of one key are done once. `on_done` is called in this
-        thread with how many are done, and of how many. Results are in the items' order.
-
-        Raises:
-            EdgeError: a job's own, as it is; any other exception of a job in one line that names its key; a worker that
-                died. What was done until then is remembered.
+        thread with how many are done, and of how many. Results are in the items' order. A job's EdgeError passes, any
+        other exception becomes one line that names its key; what was done until then is remembered.
         """
         wanted = {key(item): item for item in items}
         done: dict[str, R] = {}
-
         for name in wanted:
             kept = self._remembered(name, result)
             if kept is not None:
                 done[name] = kept
-                self.remembered += 1
                 on_done(len(done), len(wanted))
         left = {name: item for name, item in wanted.items() if name not in done}
         with contextlib.closing(self._open().perform(function, left, shared)) as outcomes:
@@ -143,37 +137,27 @@ class JobRunner:
     def once(self, function: Callable[[], R], *, key: str, result: type[R]) -> R:
         """Call a function in this process and keep its result, unless the store has it already."""
         kept = self._remembered(key, result)
-        if kept is not None:
-            self.remembered += 1
-            return kept
-        value = function()
-        self._keep(key, encoded(value))
-        return value
-
-    def _opened(self, store: Path | None) -> Store | None:
-        try:
-            return None if store is None else Store(store)
-        except OutputError as cause:
-            self.unkept = str(cause)
-            return None
+        if kept is None:
+            kept = function()
+            self._keep(key, encoded(kept))
+        return kept
 
     def _keep(self, name: str, data: bytes) -> None:
         """Store a result; ignore a failure to write, because the result itself is not lost."""
-        if self._store is None:
-            return
         try:
-            self._store.put(name, data)
+            if self._store is not None:
+                self._store.put(name, data)
         except OutputError as cause:
             self.unkept, self._store = str(cause), None
 
     def _remembered(self, name: str, result: type[R]) -> R | None:
-        data = None if self._store is None else self._store.get(name)
-        if data is None:
-            return None
-        try:
-            return decoded(data, result)
-        except msgspec.DecodeError:  # of an older form of the result
-            return None
+        data = self._store.get(name) if self._store is not None else None
+        found = None
+        if data is not None:
+            with contextlib.suppress(msgspec.DecodeError):  # of an older form of the result
+                found = decoded(data, result)
+                self.remembered += 1
+        return found
 
     def _open(self) -> Executor:
         if self._executor is None:

@@ -27,25 +27,37 @@ from edge_sdk.core.frame import Image
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.datasets.images import ImageSet, Skipped
 from edge_sdk_tools.evaluate.predictions import look_at
-from edge_sdk_tools.graph.index import GraphIndex, copy_of
-from edge_sdk_tools.graph.profile import register_extensions
+from edge_sdk_tools.graph.index import GraphIndex, copy_of, graph_values
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.quantize.forms import entrance
-from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
+from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified, open_session
 
 BINS = 2**16
 """Of a histogram: one for every pattern of sixteen bits."""
 _POSITIVE = BINS // 2
+Calibration: TypeAlias = Literal["percentile 99.999", "percentile 99.99", "percentile 99.9999", "min-max", "entropy"]
+"""A way to choose ranges; docs/adr/0011 has what they cost, and why the first is the first."""
+
+CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
+# Of entropy: the levels of an integer, the bins that it is judged by, the shares of the whole range that it tries.
+_LEVELS, _BINS, _SHARES = 255, 2048, np.geomspace(1.0, 0.1, 64)
+_TINY = 1e-12
+_FUSED = ("Relu", "Clip")
+_ENOUGH = 2_000_000
+"""Values of one tensor over all images: the range that leaves out one in a million then has two beyond it."""
+_TWICE_MB = 100  # that may exist twice for the sake of time
+_MEMORY_MB = 600
+"""Activations of all threads together; a model that holds more is looked at by fewer of them."""
+_ENOUGH_IMAGES = 10
+_NAMED = 3
 
 
 def _edges() -> NDArray[np.float64]:
     """Return the edges of all bins in the order of their values, float64 (65537,): -inf, ..., -0, 0, ..., inf."""
-    magnitudes = np.empty(_POSITIVE + 1)
-    bits = np.arange(_POSITIVE, dtype=np.uint32) << 16
-    values = bits.view(np.float32)
-    magnitudes[:-1] = np.where(np.isfinite(values), values, np.inf)  # patterns that are no numbers count nothing
-    magnitudes[-1] = np.inf
+    values = (np.arange(_POSITIVE, dtype=np.uint32) << 16).view(np.float32)
+    # Patterns that are no numbers count nothing.
+    magnitudes = np.append(np.where(np.isfinite(values), values, np.inf), np.inf).astype(np.float64)
     return np.concatenate([-magnitudes[:0:-1], magnitudes])
 
 
@@ -58,11 +70,12 @@ _ORDER = np.concatenate([np.arange(BINS - 1, _POSITIVE - 1, -1), np.arange(_POSI
 class Histogram:
     """Counts of one tensor's values over many images; several threads may add to them.
 
-    `low` and `high` are the smallest and the largest value, exactly; inf and -inf before there are any.
+    `counts` is int64 (65536,), by the upper half of the values' bits. `low` and `high` are the smallest and the largest
+    value, exactly; inf and -inf before there are any.
     """
 
-    def __init__(self, counts: NDArray[np.int64] | None = None, low: float = np.inf, high: float = -np.inf) -> None:
-        self._counts = np.zeros(BINS, np.int64) if counts is None else counts
+    def __init__(self, low: float = np.inf, high: float = -np.inf) -> None:
+        self.counts: NDArray[np.int64] = np.zeros(BINS, np.int64)
         self.low, self.high = low, high
         self._adding = threading.Lock()
 
@@ -72,14 +85,9 @@ class Histogram:
         upper = flat.view(np.uint16)[1 :: 2 * every]  # every machine that this runs on is little-endian
         low, high = float(flat.min()), float(flat.max())
         with self._adding:
-            np.add.at(self._counts, upper, 1)  # in place: an array of counts an image would be new pages every time
+            np.add.at(self.counts, upper, 1)  # in place: an array of counts an image would be new pages every time
             self.low, self.high = min(self.low, low), max(self.high, high)
         return low, high
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Int64 (65536,), by the upper half of their bits; not to be written to."""
-        return self._counts
 
     @property
     def is_constant(self) -> bool:
@@ -92,7 +100,7 @@ class Histogram:
         Inside a bin its values are taken for evenly spread. Its edges would be round numbers, whose scales have simple
         ratios: sums of INT8 then lie half-way between two integers, and CPUs differ in where they round those.
         """
-        counts = self._counts[_ORDER]
+        counts = self.counts[_ORDER]
         until = np.cumsum(counts)
         cut = (1 - share) / 2 * until[-1]
         first = int(np.searchsorted(until, cut, side="right"))
@@ -103,14 +111,14 @@ class Histogram:
 
     def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the middles of all bins that hold values, float64 in rising order, and how many each holds."""
-        counts = self._counts[_ORDER]
+        counts = self.counts[_ORDER]
         known = counts.nonzero()[0]
         bounds = np.clip(np.stack([_EDGES[known], _EDGES[known + 1]]), self.low, self.high)
         return bounds.mean(axis=0), counts[known]
 
     def linear(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return counts between other edges, float64 (len(edges) - 1,), as if values were even inside a bin."""
-        counts = self._counts[_ORDER]
+        counts = self.counts[_ORDER]
         known = counts.nonzero()[0]
         inner = slice(known[0], known[-1] + 2)
         until = np.concatenate([[0.0], np.cumsum(counts[known[0] : known[-1] + 1])])
@@ -127,9 +135,6 @@ def _inside(place: int, before: float, count: int) -> float:
     return low + (before + _ODD) / (count + 2 * _ODD) * (high - low)
 
 
-_HIGHEST = 255
-
-
 def pixel_range(spec: InputSpec) -> tuple[float, float] | str:
     """Return low and high of (x - mean) / std, when 255 steps between them are the levels themselves; else why not.
 
@@ -141,20 +146,9 @@ def pixel_range(spec: InputSpec) -> tuple[float, float] | str:
     [mean], [std] = means, stds
     if std < 0:
         return f"input.std is {std:g}, and a scale is positive"
-    if not float(mean).is_integer() or not 0 <= mean <= _HIGHEST:
+    if not float(mean).is_integer() or not 0 <= mean <= 255:
         return f"input.mean is {mean:g}, and a zero point is a whole number of 0-255"
-    return (0 - mean) / std, (_HIGHEST - mean) / std
-
-
-Calibration: TypeAlias = Literal["percentile 99.999", "percentile 99.99", "percentile 99.9999", "min-max", "entropy"]
-"""A way to choose ranges; docs/adr/0011 has what they cost, and why the first is the first."""
-
-CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
-
-_LEVELS = 255
-_BINS = 2048
-_SHARES = np.geomspace(1.0, 0.1, 64)  # of the whole range, that entropy tries
-_TINY = 1e-12
+    return (0 - mean) / std, (255 - mean) / std
 
 
 def range_of(histogram: Histogram, calibration: Calibration) -> tuple[float, float]:
@@ -198,14 +192,6 @@ def _divergence(counts: NDArray[np.float64], middles: NDArray[np.float64], low: 
     return float((p[where] * np.log(p[where] / np.maximum(q[where], _TINY))).sum())
 
 
-_FUSED = ("Relu", "Clip")
-_ENOUGH = 2_000_000
-"""Values of one tensor over all images: the range that leaves out one in a million then has two beyond it."""
-_TWICE_MB = 100  # that may exist twice for the sake of time
-_MEMORY_MB = 600
-"""Activations of all threads together; a model that holds more is looked at by fewer of them."""
-
-
 class Activations(msgspec.Struct, frozen=True, eq=False):
     """What the calibration images gave, by tensor name.
 
@@ -239,19 +225,19 @@ def watch_activations(
     """Run the float model on every image and count the values of all tensors that may be quantized.
 
     `symmetric` integers keep a Relu or Clip as a node, and activations before it are wanted too. `jobs` are threads:
-    one for each core by default, fewer where their tensors would not fit.
-
-    Raises:
-        DataError: no image can be read.
-        ModelError: a tensor holds what is no number.
+    one for each core by default, fewer where their tensors would not fit. A DataError says that no image can be read, a
+    ModelError that a tensor holds what is no number.
     """
     names, followed = _tensors(model, symmetric=symmetric)
-    held_mb = _held_mb(model.proto, names)
-    session = _open(_with_outputs(model.proto, names), held_mb)
+    values, levels = graph_values(model.proto.graph), ort.GraphOptimizationLevel
+    held_mb = sum(values[name].bytes or 0 for name in names) / 1e6
+    # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
+    level = levels.ORT_ENABLE_EXTENDED if held_mb > _TWICE_MB else levels.ORT_ENABLE_ALL
+    session = open_session(_with_outputs(model.proto, names).SerializeToString(), level)
     histograms = {name: Histogram() for name in names}
     seen = look_at(
         images,
-        lambda: _Watcher(session, spec, histograms, len(images)),
+        lambda: _watcher(session, spec, histograms, len(images)),
         on_image,
         min(max(1, int(_MEMORY_MB / max(held_mb, 1))), jobs or len(os.sched_getaffinity(0))),
     )
@@ -261,52 +247,32 @@ def watch_activations(
     for before, after in followed.items():
         histograms[before] = histograms[after]
     digests, answers = zip(*seen.values, strict=True)
-    levels = pixel_range(spec)
-    image = entrance(model.proto.graph).tensor
-    known = {} if symmetric or isinstance(levels, str) or image not in histograms else {image: levels}
+    span, image = pixel_range(spec), entrance(model.proto.graph).tensor
+    known = {} if symmetric or isinstance(span, str) or image not in histograms else {image: span}
     return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, known)
 
 
-def _open(proto: onnx.ModelProto, held_mb: float) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    if held_mb > _TWICE_MB:
-        # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    model = proto.SerializeToString()
-    register_extensions(options, model)
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+def _watcher(
+    session: ort.InferenceSession, spec: InputSpec, histograms: dict[str, Histogram], images: int
+) -> Callable[[int, Image], tuple[int, int]]:
+    """Return a function that counts what one image gives, and returns a digest of its tensor and the first answer."""
+    prepare, image_name = Prepare(spec), session.get_inputs()[0].name
+    names = [output.name for output in session.get_outputs()]
 
-
-class _Watcher:
-    def __init__(
-        self,
-        session: ort.InferenceSession,
-        spec: InputSpec,
-        histograms: dict[str, Histogram],
-        images: int,
-    ) -> None:
-        self._session = session
-        self._input = session.get_inputs()[0].name
-        self._names = [output.name for output in session.get_outputs()]
-        self._prepare = Prepare(spec)
-        self._histograms, self._images = histograms, images
-
-    def __call__(self, _index: int, image: Image) -> tuple[int, int]:
-        tensor = self._prepare.normalise(self._prepare.resize(image))
-        outputs = self._session.run(None, {self._input: tensor})
-        values = dict(zip(self._names, outputs, strict=True))
-        values[self._input] = tensor
-        for name, histogram in self._histograms.items():
-            value = values[name]
-            low, high = histogram.add(value, every_of(value.size, self._images))
+    def watch(_index: int, image: Image) -> tuple[int, int]:
+        tensor = prepare.normalise(prepare.resize(image))
+        outputs = session.run(None, {image_name: tensor})
+        values = {**dict(zip(names, outputs, strict=True)), image_name: tensor}
+        for name, histogram in histograms.items():
+            low, high = histogram.add(values[name], every_of(values[name].size, images))
             if not math.isfinite(low) or not math.isfinite(high):
                 raise ModelError(
                     f"tensor {name!r} holds values that are no numbers; check the weights with `edge-sdk check`, then "
                     "input.mean and input.std"
                 )
         return zlib.crc32(tensor.data), int(outputs[0].argmax())
+
+    return watch
 
 
 def every_of(size: int, images: int) -> int:
@@ -319,74 +285,49 @@ def every_of(size: int, images: int) -> int:
 
 
 def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:
-    graph = model.proto.graph
-    links = GraphIndex(graph)
-    kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    graph, links, tail = model.proto.graph, GraphIndex(model.proto.graph), set(model.tail)
+    values = (*graph.input, *graph.value_info, *graph.output)
+    floats = {v.name for v in values if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT} - set(links.constants)
     wanted: dict[str, None] = {}
     followed: dict[str, str] = {}
-    tail = set(model.tail)
     for node in graph.node:
         if node.op_type not in QUANTIZED_TYPES or node.name in tail:
             continue
-        for name in (*node.input, *node.output):
-            if not name or name in links.constants or kinds.get(name) != onnx.TensorProto.FLOAT:
-                continue
+        for name in (one for one in (*node.input, *node.output) if one in floats):
             after = None if symmetric else links.only_reader(name, *_FUSED)
             if after is not None:
                 followed[name] = after.output[0]
-                wanted[after.output[0]] = None
-            else:
-                wanted[name] = None
+            wanted[followed.get(name, name)] = None
     return list(wanted), followed
 
 
 def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
     augmented = copy_of(proto)
     known = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
-    first = proto.graph.output[0]
-    there = {first.name, *(v.name for v in proto.graph.input)}
+    there = {proto.graph.output[0].name, *(v.name for v in proto.graph.input)}
     del augmented.graph.output[1:]
     augmented.graph.output.extend(known[name] for name in names if name not in there)
     return augmented
-
-
-def _held_mb(proto: onnx.ModelProto, names: list[str]) -> float:
-    sizes = {
-        v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
-        for v in (*proto.graph.value_info, *proto.graph.output)
-    }
-    return sum(sizes.get(name, 0) for name in names) / 1e6
-
-
-ENOUGH_IMAGES = 10
-_NAMED = 3
 
 
 def calibration_warnings(
     activations: Activations, labels: Sequence[str] = (), known: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return one line for each warning about the calibration."""
-    lines = (
-        _same_picture(activations) or _few(activations),
-        _one_class(activations, labels, known),
-        _constants(activations),
-    )
+    lines = (_few(activations), _one_class(activations, labels, known), _constants(activations))
     return tuple(line for line in lines if line)
 
 
-def _same_picture(activations: Activations) -> str:
-    if activations.images == 1 or activations.different > 1:
-        return ""
-    return (
-        f"all {activations.images} calibration images are the same once prepared, so ranges ({_span(activations)}) are "
-        "those of one picture: give images like those that the camera sees"
-    )
-
-
 def _few(activations: Activations) -> str:
-    if activations.images >= ENOUGH_IMAGES:
+    images = activations.images
+    if images >= _ENOUGH_IMAGES and activations.different > 1:
         return ""
-    return f"few images calibrate: {activations.images}, give {ENOUGH_IMAGES} or more, better 100"
+    if images > 1 and activations.different == 1:
+        return (
+            f"all {images} calibration images are the same once prepared, so ranges ({_span(activations)}) are those "
+            "of one picture: give images like those that the camera sees"
+        )
+    return f"few images calibrate: {images}, give {_ENOUGH_IMAGES} or more, better 100"
 
 
 def _one_class(activations: Activations, labels: Sequence[str], known: Sequence[str]) -> str:
@@ -422,11 +363,8 @@ def _span(activations: Activations) -> str:
     return f"from {min(h.low for h in histograms):.3g} to {max(h.high for h in histograms):.3g}"
 
 
-class _KeptHistogram(msgspec.Struct, frozen=True, array_like=True):
-    low: float
-    high: float
-    places: bytes
-    counts: bytes
+_KeptHistogram: TypeAlias = tuple[float, float, bytes, bytes]
+"""Low, high, uint16 places of bins that are not empty, and their int64 counts."""
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -449,16 +387,10 @@ def watch_once(
     on_image: Callable[[int], None] = lambda _: None,
 ) -> Activations:
     """Return the activations of `watch_activations`, or the stored ones of the same model and images."""
+    data = model.proto.SerializeToString(deterministic=True)
     kept = job_runner.once(
         lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
-        key=key_of(
-            "calibration-2",
-            spec,
-            symmetric,
-            images,
-            model.tail,
-            model.proto.SerializeToString(deterministic=True),
-        ),
+        key=key_of("calibration-2", spec, symmetric, images, model.tail, data),
         result=_Kept,
     )
     histograms = {name: _unpacked(one) for name, one in kept.histograms.items()}
@@ -475,12 +407,12 @@ def _packed(seen: Activations) -> _Kept:
             same[name] = names[id(one)]
             continue
         places = one.counts.nonzero()[0]
-        counts = one.counts[places].tobytes()
-        histograms[name] = _KeptHistogram(one.low, one.high, places.astype(np.uint16).tobytes(), counts)
+        histograms[name] = one.low, one.high, places.astype(np.uint16).tobytes(), one.counts[places].tobytes()
     return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped, same, seen.known)
 
 
 def _unpacked(kept: _KeptHistogram) -> Histogram:
-    counts = np.zeros(BINS, np.int64)
-    counts[np.frombuffer(kept.places, np.uint16)] = np.frombuffer(kept.counts, np.int64)
-    return Histogram(counts, kept.low, kept.high)
+    low, high, places, counts = kept
+    histogram = Histogram(low, high)
+    histogram.counts[np.frombuffer(places, np.uint16)] = np.frombuffer(counts, np.int64)
+    return histogram

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -19,16 +20,15 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import onnx
-import onnxruntime
 import onnxruntime as ort
 from onnx import helper
 
 from edge_sdk.bundle.target import OPENVINO, Target
-from edge_sdk.core.errors import ModelError, first_line, typed_line
+from edge_sdk.core.errors import ModelError, typed_line
 from edge_sdk.inference.runtime import extension_libraries
-from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.graph.index import GraphIndex, copy_of, keep_used_domains, nodes_of
 from edge_sdk_tools.graph.profile import ProfiledSession, silenced
+from edge_sdk_tools.quantize.simplified import failing_as
 
 _PACKAGE = "onnxruntime.tools"
 
@@ -38,7 +38,7 @@ def _import(name: str) -> ModuleType:
     known = sys.modules.get(_PACKAGE)
     if known is None:
         package = ModuleType(_PACKAGE)
-        package.__path__ = [str(Path(onnxruntime.__file__).parent / "tools")]
+        package.__path__ = [str(Path(ort.__file__).parent / "tools")]
         sys.modules[_PACKAGE] = package
     try:
         return importlib.import_module(f"{_PACKAGE}.{name}")
@@ -49,7 +49,6 @@ def _import(name: str) -> ModuleType:
 
 
 _CONVERTER = _import("convert_onnx_models_to_ort")
-
 OptimizationStyle = _CONVERTER.OptimizationStyle
 convert_onnx_models_to_ort = _CONVERTER.convert_onnx_models_to_ort
 create_config_from_models = _import("ort_format_model").create_config_from_models
@@ -57,9 +56,10 @@ logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)  # it tell
 _SESSION = _import("ort_format_model.ort_flatbuffers_py.fbs.InferenceSession").InferenceSession
 
 
-_INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
-_INTEGER_PRODUCTS = ("DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat")
-_INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
+_INTEGER_KERNELS = (
+    *("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose"),
+    *("DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat"),
+)
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -77,11 +77,7 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     the block layout of the converting machine, and the file would not run on a CPU with another vector width.
 
     For OpenVINO the model stays ONNX, because that takes QuantizeLinear and DequantizeLinear and no fused operators; so
-    does a model for x86_64 that has convolutions of floats.
-
-    Raises:
-        ModelError: ONNX Runtime cannot convert the model.
-        OSError: the disk is full.
+    does a model for x86_64 that has convolutions of floats. A ModelError says that ONNX Runtime cannot convert it.
     """
     if OPENVINO in target.providers or (travels_as_onnx(target) and _has_float_convolutions(onnx_path)):
         return carried_onnx(onnx_path, folder)
@@ -92,19 +88,15 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     ort.set_default_logger_severity(4)
     libraries = extension_libraries(source.read_bytes())
     platform = "arm" if target.machine == "aarch64" else None
-    try:
-        with silenced():
-            convert_onnx_models_to_ort(
-                source,
-                output_dir=work,
-                optimization_styles=[OptimizationStyle.Fixed],
-                custom_op_library_path=libraries[0] if libraries else None,
-                target_platform=platform,
-                enable_type_reduction=True,
-            )
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise_if_full(folder, cause)
-        raise ModelError(f"conversion to ORT format failed: {first_line(cause)}") from cause
+    with failing_as("conversion to ORT format failed", folder), silenced():
+        convert_onnx_models_to_ort(
+            source,
+            output_dir=work,
+            optimization_styles=[OptimizationStyle.Fixed],
+            custom_op_library_path=libraries[0] if libraries else None,
+            target_platform=platform,
+            enable_type_reduction=True,
+        )
     [model] = work.glob("*.ort")
     [config] = work.glob("*required_operators_and_types*.config")
     return Converted(model, operators_of(config.read_text(encoding="utf-8")))
@@ -179,24 +171,10 @@ def operators_of(config: str) -> tuple[str, ...]:
         if line.startswith("#") or line.count(";") != 2:
             continue
         domain, _, operators = line.split(";")
-        found.update(f"{domain}:{name}" for name in _operator_names(operators))
+        while "{" in operators:  # types are JSON, in which braces lie in braces
+            operators = re.sub(r"\{[^{}]*\}", "", operators)
+        found.update(f"{domain}:{name.strip()}" for name in operators.split(",") if name.strip())
     return tuple(sorted(found))
-
-
-def _operator_names(text: str) -> list[str]:
-    """Return the names in a text such as `Add{"inputs": {"0": ["float"]}},Conv`, without the parts in braces."""
-    names, depth, name = [], 0, ""
-    for character in text + ",":
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            names.append(name)
-            name = ""
-        elif depth == 0 and character != "}":
-            name += character
-    return [n.strip() for n in names if n.strip()]
-
-
-_STANDARD = "ai.onnx"
 
 
 def travels_as_onnx(target: Target) -> bool:
@@ -214,7 +192,7 @@ def carried_onnx(source: Path, folder: Path) -> Converted:
     proto = bare(onnx.load(source, load_external_data=False))
     path = folder / "carried.onnx"
     path.write_bytes(proto.SerializeToString(deterministic=True))
-    found = {f"{node.domain or _STANDARD}:{node.op_type}" for node in nodes_of(proto.graph.node)}
+    found = {f"{node.domain or 'ai.onnx'}:{node.op_type}" for node in nodes_of(proto.graph.node)}
     return Converted(path, tuple(sorted(found)))
 
 
@@ -230,10 +208,10 @@ def bare(proto: onnx.ModelProto) -> onnx.ModelProto:
     graph = result.graph
     for name in ("doc_string", "metadata_props", "value_info", "quantization_annotation"):
         graph.ClearField(name)
-    for part in (*nodes_of(result.graph.node), *graph.initializer, *graph.input, *graph.output):
+    for part in (*nodes_of(graph.node), *graph.initializer, *graph.input, *graph.output):
         part.ClearField("doc_string")
         part.ClearField("metadata_props")
-    keep_used_domains(result, nodes_of(result.graph.node))
+    keep_used_domains(result, nodes_of(graph.node))
     needed = helper.find_min_ir_version_for(result.opset_import, ignore_unknown=True)
     result.ir_version = min(result.ir_version, needed)
     return result

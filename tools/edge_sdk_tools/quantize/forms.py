@@ -11,7 +11,7 @@ operator that is left out would have made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,15 @@ from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_a
 _CHANNELS, _FILTERS = 64, 16  # counted: with fewer channels nothing changes, eight filters cost a seventh more
 _OFFSET = -1
 _LOWEST = -127  # after the offset
+_MIDDLE = 128
+# In qemu's spelling. Other cores were not counted, or gain nothing; they take the model as it is.
+_SIGNED, _OFFSETS = "cortex-a76", "cortex-a72"
+_TO_PLANES = [0, 3, 1, 2]
+_TO_PIXELS = [0, 2, 3, 1]
+_LEVELS = 256
+_ROWS = 8  # the least height of an input
+_TWO = 2
+_FEW_FILTERS = 32  # counted: with more of them a Cortex-A72 multiplies more than it saves
 
 
 def wide_weights(proto: onnx.ModelProto, float_nodes: Collection[str]) -> list[str]:
@@ -39,7 +48,7 @@ def wide_weights(proto: onnx.ModelProto, float_nodes: Collection[str]) -> list[s
     return list(dict.fromkeys(found))
 
 
-def offset_weights(proto: onnx.ModelProto) -> bool:
+def _offset_weights(proto: onnx.ModelProto) -> bool:
     """Offset the weights of wide convolutions, in place; values and scales stay what they are.
 
     Weights that another node reads too, or that have an integer below -126, are left alone. Returns whether any were
@@ -80,63 +89,40 @@ def _is_wide(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> boo
     )
 
 
-_MIDDLE = 128
-
-
-def sign_activations(proto: onnx.ModelProto) -> bool:
+def _sign_activations(proto: onnx.ModelProto) -> None:
     """Make unsigned zero points and constants signed, in place: each integer is 128 less, each value the same."""
     graph = proto.graph
     integers = {n.input[2] for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
     # A constant operand, as of a Mul, is quantized like an activation.
     integers |= {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
     for constant in graph.initializer:
-        if constant.name in integers and constant.data_type == onnx.TensorProto.UINT8:
+        if constant.name in integers and constant.data_type == TensorProto.UINT8:
             value = numpy_helper.to_array(constant).astype(np.int16) - _MIDDLE
             constant.CopyFrom(numpy_helper.from_array(value.astype(np.int8), constant.name))
     # Types that were inferred before are those of unsigned integers.
-    unsigned = onnx.TensorProto.UINT8
-    replace_all(graph.value_info, [v for v in graph.value_info if v.type.tensor_type.elem_type != unsigned])
-    return True
-
-
-def _for_dot_products(proto: onnx.ModelProto) -> bool:
-    return sign_activations(proto) | make_two_at_once(proto)
-
-
-def _for_long_products(proto: onnx.ModelProto) -> bool:
-    return offset_weights(proto) | make_two_at_once(proto)
-
-
-_FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {
-    "cortex-a72": _for_long_products,
-    "cortex-a76": _for_dot_products,
-}
-"""By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
+    replace_all(graph.value_info, [v for v in graph.value_info if v.type.tensor_type.elem_type != TensorProto.UINT8])
 
 
 def signs_activations(cpu: str) -> bool:
     """Tell whether the form of a core has signed activations: its model takes other integers than the chosen one."""
-    return _FORMS.get(cpu) is _for_dot_products
+    return cpu == _SIGNED
 
 
 def offsets_weights(cpu: str) -> bool:
     """Tell whether the form of a core offsets weights, for which a recipe must leave room."""
-    return _FORMS.get(cpu) is _for_long_products
+    return cpu == _OFFSETS
 
 
 def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
     """Return the form of a quantized model for one core; None where the model is best as it is."""
-    if cpu not in _FORMS:
+    if cpu not in (_SIGNED, _OFFSETS):
         return None
-    copy = copy_of(proto)
-    return copy if _FORMS[cpu](copy) else None
-
-
-TO_PLANES = [0, 3, 1, 2]
-TO_PIXELS = [0, 2, 3, 1]
-_LEVELS = 256
-_FOUR = 4
-_ROWS = 8  # the least height of an input
+    copy, is_changed = copy_of(proto), True
+    if signs_activations(cpu):
+        _sign_activations(copy)
+    else:
+        is_changed = _offset_weights(copy)
+    return copy if make_two_at_once(copy) or is_changed else None
 
 
 class Entrance(msgspec.Struct, frozen=True, eq=False):
@@ -150,13 +136,9 @@ def entrance(graph: onnx.GraphProto) -> Entrance:
     """Find the entrance of a graph with one input."""
     name, links = graph.input[0].name, GraphIndex(graph)
     transpose = links.only_reader(name, "Transpose")
-    if transpose is not None and attribute(transpose, "perm") == TO_PLANES:
+    if transpose is not None and attribute(transpose, "perm") == _TO_PLANES:
         return Entrance(transpose.output[0], transpose)
     return Entrance(name)
-
-
-_TWO = 2
-_FEW_FILTERS = 32  # counted: with more of them a Cortex-A72 multiplies more than it saves
 
 
 def make_two_at_once(proto: onnx.ModelProto, *, in_blocks: bool = False) -> bool:
@@ -174,7 +156,7 @@ def make_two_at_once(proto: onnx.ModelProto, *, in_blocks: bool = False) -> bool
     if node is None or after is None:
         return False
     integers = numpy_helper.to_array(links.constants[links.makers[node.input[1]].input[0]])
-    if integers.ndim != len(TO_PLANES):
+    if integers.ndim != len(_TO_PLANES):
         return False
     filters, channels, height, width = integers.shape
     sides = [side.dim_value for side in graph.input[0].type.tensor_type.shape.dim]
@@ -247,9 +229,9 @@ def _set_apart(graph: onnx.GraphProto, quantizer: onnx.NodeProto, shape: Sequenc
     """Let two pixels that share one follow one another, behind a quantizer: (1, rows, columns, channels)."""
     name = quantizer.output[0]
     quantizer.output[0] = f"{name}/two"
-    last = helper.make_node("Transpose", [f"{name}/two"], [f"{name}/last"], f"{name}/channels_last", perm=TO_PIXELS)
+    last = helper.make_node("Transpose", [f"{name}/two"], [f"{name}/last"], f"{name}/channels_last", perm=_TO_PIXELS)
     apart = _reshape(graph, f"{name}/last", f"{name}/apart", shape)
-    first = helper.make_node("Transpose", [f"{name}/apart"], [name], f"{name}/channels_first", perm=TO_PLANES)
+    first = helper.make_node("Transpose", [f"{name}/apart"], [name], f"{name}/channels_first", perm=_TO_PLANES)
     at = next(index for index, node in enumerate(graph.node) if node.output == quantizer.output)
     for number, node in enumerate((last, apart, first), 1):
         graph.node.insert(at + number, node)
@@ -294,10 +276,8 @@ def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec, taken: InputTen
     None where anything else than convolutions with weights of their own reads the picture, or it is gray.
     """
     door = entrance(proto.graph)
-    quantizers = _quantizers(proto.graph, door)
-    if isinstance(quantizers, str) or spec.color == "GRAY":
-        return None
-    if not _only_convolutions(proto.graph, _made_by(quantizers)):
+    quantizers = [] if spec.color == "GRAY" else _quantizers(proto.graph, door)
+    if isinstance(quantizers, str) or not _only_convolutions(proto.graph, _made_by(quantizers)):
         return None
     color: TensorColor = "RGBA" if spec.color == "RGB" else "BGRA"
     return _graph(proto, spec, msgspec.structs.replace(taken, layout="NHWC", color=color))
@@ -368,10 +348,15 @@ def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> Leve
     door = entrance(graph)
     quantizers = [node for node in graph.node if door.tensor in node.input]
     convolutions = _only_convolutions(graph, _made_by(quantizers))
-    if tensor.channels == _FOUR:
-        _change_channels(graph, convolutions, _with_nothing)
-    elif tensor.layout == "NHWC" and spec.color == "RGB" and convolutions:
-        _change_channels(graph, convolutions, _reversed)
+    links = GraphIndex(graph)
+    stored = [links.makers[node.input[1]].input[0] for node in convolutions]
+    weights = {name: numpy_helper.to_array(links.constants[name]) for name in stored}
+    if tensor.channels == 4:  # all products with the fourth channel are 0
+        for name, values in weights.items():
+            links.set_value(name, np.pad(values, ((0, 0), (0, 1), (0, 0), (0, 0))))
+    elif tensor.layout == "NHWC" and spec.color == "RGB" and convolutions:  # the same products are summed
+        for name, values in weights.items():
+            links.set_value(name, values[:, ::-1])
         tensor = msgspec.structs.replace(tensor, color="BGR")
     has_planes = spec.layout == "NCHW" or door.transpose is not None
     _enter_with_levels(graph, door, quantizers, transposed=tensor.layout == "NHWC" and has_planes)
@@ -385,7 +370,7 @@ def _enter_with_levels(
     graph: onnx.GraphProto, door: Entrance, quantizers: Sequence[onnx.NodeProto], *, transposed: bool
 ) -> None:
     """Let the layers read the input where they read its integers."""
-    gone = {door.tensor, *(name for node in quantizers for name in node.output)}
+    gone = {door.tensor, *_made_by(quantizers)}
     name = graph.input[0].name
     levels = f"{name}_levels" if transposed else name
     for node in (*quantizers, *([door.transpose] if door.transpose is not None else [])):
@@ -395,7 +380,7 @@ def _enter_with_levels(
             if read in gone:
                 node.input[index] = levels
     if transposed:
-        graph.node.insert(0, helper.make_node("Transpose", [name], [levels], name=levels, perm=TO_PLANES))
+        graph.node.insert(0, helper.make_node("Transpose", [name], [levels], name=levels, perm=_TO_PLANES))
     replace_all(graph.value_info, [value for value in graph.value_info if value.name not in gone])
 
 
@@ -413,24 +398,3 @@ def _only_convolutions(graph: onnx.GraphProto, integers: set[str]) -> list[onnx.
                 return []
             convolutions.append(node)
     return convolutions
-
-
-def _change_channels(
-    graph: onnx.GraphProto,
-    convolutions: Sequence[onnx.NodeProto],
-    change: Callable[[NDArray[np.int8]], NDArray[np.int8]],
-) -> None:
-    links = GraphIndex(graph)
-    for node in convolutions:
-        stored = links.makers[node.input[1]].input[0]
-        links.set_value(stored, change(numpy_helper.to_array(links.constants[stored])))
-
-
-def _reversed(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return weights for BGR instead of RGB; the same products are summed."""
-    return weights[:, ::-1]
-
-
-def _with_nothing(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return weights with one channel more, all of whose products are 0."""
-    return np.pad(weights, ((0, 0), (0, 1), (0, 0), (0, 0)))

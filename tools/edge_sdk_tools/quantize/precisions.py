@@ -23,8 +23,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from edge_sdk.bundle.manifest import Precision
 from edge_sdk.bundle.target import Target
-from edge_sdk.core.errors import ModelError, UsageError, first_line
-from edge_sdk_tools.bundle_folder import raise_if_full
+from edge_sdk.core.errors import ModelError, UsageError
 from edge_sdk_tools.check.costs import node_macs
 from edge_sdk_tools.graph.index import copy_of, graph_values, replace_all
 from edge_sdk_tools.graph.profile import register_extensions, silenced
@@ -38,7 +37,7 @@ from edge_sdk_tools.quantize.convert import (
     travels_as_onnx,
 )
 from edge_sdk_tools.quantize.quantize import Quantized, Recipe, quantize, shapes_of, softmax_along_last_axis
-from edge_sdk_tools.quantize.simplified import Simplified, simplify
+from edge_sdk_tools.quantize.simplified import Simplified, failing_as, simplify, weighted_macs
 
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
 """Low and high of every activation, by its name."""
@@ -54,18 +53,12 @@ _LEVEL = getattr(_LEVELS, "ORT_ENABLE_LAYOUT", _LEVELS.ORT_ENABLE_ALL)  # which 
 _LEFT_OUT = ["ConstantFolding", "NchwcTransformer"]
 
 
-def _product_macs(proto: onnx.ModelProto) -> tuple[dict[str, int], float]:
-    """Return the multiply-accumulates of each product with weights by node name, and their share of all, 0-1."""
-    values = graph_values(proto.graph)
-    weights = {w.name for w in proto.graph.initializer}
-    counts = [(node, node_macs(node, values) or 0) for node in proto.graph.node]
-    products = {n.name: count for n, count in counts if n.op_type in _PRODUCTS and n.input[1] in weights}
-    return products, sum(products.values()) / max(1, sum(count for _, count in counts))
-
-
 def _refuse_without_products(proto: onnx.ModelProto, folder: Path) -> None:
     """Refuse a model that dynamic quantization would only make slower."""
-    _, share = _product_macs(simplify(proto, folder).proto)
+    simplified = simplify(proto, folder).proto
+    values = graph_values(simplified.graph)
+    total = sum(node_macs(node, values) or 0 for node in simplified.graph.node)
+    share = sum(weighted_macs(simplified, *_PRODUCTS).values()) / max(1, total)
     if share < _LEAST_SHARE:
         raise UsageError(
             f"--with-dynamic: {share:.0%} of the model's multiply-accumulates are matrix products with weights, "
@@ -75,20 +68,16 @@ def _refuse_without_products(proto: onnx.ModelProto, folder: Path) -> None:
 
 
 def _quantize_products(model: Simplified, _ranges: Ranges, recipe: Recipe, path: Path) -> Quantized:
-    try:
-        with silenced():  # the quantizer narrates
-            quantize_dynamic(
-                model.proto,
-                path,
-                op_types_to_quantize=list(_PRODUCTS),
-                per_channel=True,
-                reduce_range=recipe.reduce_range,
-                weight_type=QuantType.QInt8,
-            )
-    except Exception as cause:  # the quantizer raises whatever its parts raise
-        raise_if_full(path.parent, cause)
-        raise ModelError(f"dynamic quantization failed: {first_line(cause)}") from cause
-    return Quantized(path, macs=_product_macs(model.proto)[0], has_integers=True)
+    with failing_as("dynamic quantization failed", path.parent), silenced():  # the quantizer narrates
+        quantize_dynamic(
+            model.proto,
+            path,
+            op_types_to_quantize=list(_PRODUCTS),
+            per_channel=True,
+            reduce_range=recipe.reduce_range,
+            weight_type=QuantType.QInt8,
+        )
+    return Quantized(path, macs=weighted_macs(model.proto, *_PRODUCTS), has_integers=True)
 
 
 def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -126,12 +115,9 @@ def _convert_half(source: Path, target: Target, folder: Path) -> Converted:
     options.optimized_model_filepath = str(model)
     options.add_session_config_entry("session.save_model_format", "ORT")
     register_extensions(options, source.read_bytes())
-    try:
+    with failing_as("conversion to ORT format failed", folder):  # it may write half a file
         ort.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
         return Converted(model, operators_of(operators_config([model], folder)))
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own, and it may write half a file
-        raise_if_full(folder, cause)
-        raise ModelError(f"conversion to ORT format failed: {first_line(cause)}") from cause
 
 
 def _write_float(model: Simplified, _ranges: Ranges, _recipe: Recipe, path: Path) -> Quantized:

@@ -9,12 +9,13 @@ last axis, because along any other axis ONNX Runtime moves every value twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorsData
@@ -24,15 +25,21 @@ from onnxruntime.quantization.quant_utils import add_infer_metadata
 
 from edge_sdk.bundle.manifest import PRECISIONS, Precision
 from edge_sdk.bundle.target import IntegerType, Target
-from edge_sdk.core.errors import ModelError, first_line
-from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
 from edge_sdk_tools.graph.profile import silenced
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Calibration
 from edge_sdk_tools.quantize.forms import offsets_weights, wide_weights
-from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
+from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified, failing_as
 
 _SHORT = {"QUInt8": "U8", "QInt8": "S8"}
+_PASSING = ("Concat", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators whose results the quantizer gives the scale of their input, and Concat."""
+_HARD_STEPS = 254  # between HardSigmoid's 0 and 1: with 255 its middle, 1/2, would be no integer
+_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+_GROUPS_LAST = [0, 2, 1, 3, 4]
+# On the root logger the quantizer advises to do what was done above, says of weights of one axis that it is one, and
+# that a bias does not fit where it has widened its scale so that it does, but for a rounding of .01 %.
+_ADVICE = ("pre-processing before quantization", "is out-of-range for weight", "exceeds the range of a int32")
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,10 +120,6 @@ def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
     )
 
 
-_PASSING = ("Concat", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-"""Operators whose results the quantizer gives the scale of their input, and Concat."""
-
-
 def share_ranges(
     proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], float_nodes: Collection[str]
 ) -> dict[str, tuple[float, float]]:
@@ -153,9 +156,6 @@ def cut_ranges(proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]]
         low, high = ranges[x]
         cut[x] = max(low, min(-attribute(hard, "beta", 0.5) / slope, high)), high
     return cut
-
-
-_HARD_STEPS = 254  # between HardSigmoid's 0 and 1: with 255 its middle, 1/2, would be no integer
 
 
 def scale_hard_sigmoids(proto: onnx.ModelProto) -> None:
@@ -211,22 +211,17 @@ def softmax_along_last_axis(proto: onnx.ModelProto, shapes: Mapping[str, tuple[i
 
 
 def _moved(node: onnx.NodeProto, rank: int) -> list[onnx.NodeProto]:
-    axis = attribute(node, "axis", -1) % rank
+    axis, name = attribute(node, "axis", -1) % rank, node.name
     if axis == rank - 1:
         return [node]
     order = [*(other for other in range(rank) if other != axis), axis]
     back = [order.index(place) for place in range(rank)]
-    name = node.name
     before, after = f"{name}/along", f"{name}/done"
     return [
         helper.make_node("Transpose", node.input, [before], f"{name}/to_last", perm=order),
         helper.make_node("Softmax", [before], [after], name, axis=rank - 1),
         helper.make_node("Transpose", [after], node.output, f"{name}/from_last", perm=back),
     ]
-
-
-_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
-_GROUPS_LAST = [0, 2, 1, 3, 4]
 
 
 def shuffle_by_gather(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -257,8 +252,7 @@ def shuffle_by_gather(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ..
 
 def upsample_by_copies(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Replace, in place, each Resize that only repeats rows and columns, between integers of one scale."""
-    graph = proto.graph
-    links = GraphIndex(graph)
+    graph, links = proto.graph, GraphIndex(proto.graph)
     nodes: list[onnx.NodeProto] = []
     copied: set[str] = set()  # outputs of what was replaced
     for node in graph.node:
@@ -299,6 +293,7 @@ def _copies(
 
 
 def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return how often a Resize repeats each row and each column; None where it does something else."""
     scales = links.value(node.input[2]) if len(node.input) > 2 else None
     if len(larger) != 4 or scales is None or scales.shape != (4,) or scales[0] != 1 or scales[1] != 1:
         return None
@@ -307,26 +302,26 @@ def _times(node: onnx.NodeProto, links: GraphIndex, larger: tuple[int, ...]) -> 
         return None
     if attribute(node, "mode", b"nearest") != b"nearest":
         return None
+    return (down, across) if _repeats(node, down, larger[2]) and _repeats(node, across, larger[3]) else None
+
+
+_ROUNDING: dict[bytes, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    b"floor": np.floor,
+    b"ceil": np.ceil,
+    b"round_prefer_floor": lambda exact: np.ceil(exact - 0.5),
+    b"round_prefer_ceil": lambda exact: np.floor(exact + 0.5),
+}
+
+
+def _repeats(node: onnx.NodeProto, times: int, length: int) -> bool:
+    """Tell by ONNX's definition of Resize whether so many output values follow the rule that each is there n times."""
     place = attribute(node, "coordinate_transformation_mode", b"half_pixel")
-    rounding = attribute(node, "nearest_mode", b"round_prefer_floor")
-    for times, length in ((down, larger[2]), (across, larger[3])):
-        if any(_source(place, rounding, index, times) != index // times for index in range(length)):
-            return None
-    return down, across
-
-
-def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
-    """Return the source index of an output value by ONNX's definition of Resize; -1 for unknown modes."""
-    exact = {b"asymmetric": index / times, b"half_pixel": (index + 0.5) / times - 0.5}.get(place)
-    if exact is None:
-        return -1
-    nearest = {
-        b"floor": np.floor(exact),
-        b"ceil": np.ceil(exact),
-        b"round_prefer_floor": np.ceil(exact - 0.5),
-        b"round_prefer_ceil": np.floor(exact + 0.5),
-    }.get(rounding)
-    return -1 if nearest is None else max(int(nearest), 0)
+    shift = {b"asymmetric": 0.0, b"half_pixel": 0.5}.get(place)
+    nearest = _ROUNDING.get(attribute(node, "nearest_mode", b"round_prefer_floor"))
+    if shift is None or nearest is None:
+        return False
+    index = np.arange(length)
+    return bool((np.maximum(nearest((index + shift) / times - shift), 0) == index // times).all())
 
 
 class Quantized(msgspec.Struct, frozen=True):
@@ -348,20 +343,12 @@ class Quantized(msgspec.Struct, frozen=True):
 def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, path: Path) -> Quantized:
     """Quantize by a recipe; a ModelError says that the quantizer cannot."""
     float_nodes = (*model.tail, *(name for name in recipe.float_nodes if name not in set(model.tail)))
-    try:
+    with failing_as("quantization failed", path.parent):
         proto = quantized_proto(model.proto, ranges, recipe, float_nodes)
         onnx.save(proto, path)
-    except Exception as cause:  # the quantizer raises whatever its parts raise
-        raise_if_full(path.parent, cause)
-        raise ModelError(f"quantization failed: {first_line(cause)}") from cause
     macs = {name: count for name, count in model.macs.items() if name not in set(recipe.float_nodes)}
     has_integers = any(node.op_type == "QuantizeLinear" for node in proto.graph.node)
     return Quantized(path, float_nodes, macs, has_integers)
-
-
-# On the root logger the quantizer advises to do what was done above, says of weights of one axis that it is one, and
-# that a bias does not fit where it has widened its scale so that it does, but for a rounding of .01 %.
-_ADVICE = ("pre-processing before quantization", "is out-of-range for weight", "exceeds the range of a int32")
 
 
 def quantized_proto(
@@ -420,17 +407,13 @@ def _weight_ranges(
     """Return wider ranges for weights that must not reach the largest integer, as the quantizer takes them."""
     if not recipe.leaves_room:
         return {}
-    wider = recipe.largest_weight / recipe.largest_wide_weight
-    links = GraphIndex(proto.graph)
+    wider, links = recipe.largest_weight / recipe.largest_wide_weight, GraphIndex(proto.graph)
+    axis: dict[str, float | int] = {"axis": 0} if recipe.per_channel else {}
     found: dict[str, list[dict[str, float | int]]] = {}
     for name in wide_weights(proto, set(float_nodes)):
         weights = np.abs(numpy_helper.to_array(links.constants[name]).astype(np.float64))
-        if recipe.per_channel:
-            peaks = weights.reshape(len(weights), -1).max(axis=1) * wider
-            found[name] = [{"axis": 0, "rmin": -peak, "rmax": peak} for peak in peaks.tolist()]
-        else:
-            peak = float(weights.max()) * wider
-            found[name] = [{"rmin": -peak, "rmax": peak}]
+        rows = weights.reshape(len(weights) if recipe.per_channel else 1, -1)
+        found[name] = [{**axis, "rmin": -peak, "rmax": peak} for peak in (rows.max(axis=1) * wider).tolist()]
     return found
 
 

@@ -6,8 +6,9 @@ convolutions' work runs in integers is counted.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,23 +21,10 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
-from edge_sdk_tools.graph.index import GraphIndex, attribute, keep_used_domains, nodes_of, replace_all
+from edge_sdk_tools.check.costs import node_macs
+from edge_sdk_tools.graph.index import GraphIndex, attribute, graph_values, keep_used_domains, nodes_of, replace_all
 from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
-
-
-def convolution_macs(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return the multiply-accumulates of every Conv by node name, batch 1; shapes must have been inferred."""
-    shapes = {
-        value.name: [d.dim_value for d in value.type.tensor_type.shape.dim]
-        for value in (*proto.graph.value_info, *proto.graph.output)
-    }
-    links = GraphIndex(proto.graph)
-    return {
-        node.name: int(np.prod(shapes[node.output[0]])) * int(np.prod(kernel[1:]))
-        for node in proto.graph.node
-        if node.op_type == "Conv" and node.output[0] in shapes and (kernel := links.shape(node.input[1]))
-    }
-
+from edge_sdk_tools.importers.onnx_model import pool_means
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
@@ -44,6 +32,38 @@ _MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
 _CORNERS = (4, 4)
 
 _Shapes = Mapping[str, tuple[int, ...]]
+_THREE, _SIX = 3, 6
+_ALL = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+@contextlib.contextmanager
+def failing_as(what: str, folder: Path) -> Iterator[None]:
+    """Turn whatever a library raises into a ModelError, but for what the disk raises; `folder` tells if it is full."""
+    try:
+        yield
+    except Exception as cause:
+        raise_if_full(folder, cause)
+        raise ModelError(f"{what}: {first_line(cause)}") from cause
+
+
+def open_session(model: bytes, level: ort.GraphOptimizationLevel = _ALL) -> ort.InferenceSession:
+    """Open a model that runs on one thread and logs nothing: several images at once keep the cores busier."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    register_extensions(options, model)
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def weighted_macs(proto: onnx.ModelProto, *kinds: str) -> dict[str, int]:
+    """Return the multiply-accumulates of nodes of these types with constant weights by name, batch 1.
+
+    Shapes must have been inferred.
+    """
+    values, weights = graph_values(proto.graph), {weight.name for weight in proto.graph.initializer}
+    found = [node for node in proto.graph.node if node.op_type in kinds and node.input[1] in weights]
+    return {node.name: count for node in found if (count := node_macs(node, values))}
 
 
 def decoding_tail(proto: onnx.ModelProto) -> tuple[str, ...]:
@@ -96,9 +116,6 @@ def _follows_softmax(name: str, links: GraphIndex) -> bool:
     return node is not None and node.op_type == "Softmax"
 
 
-_THREE, _SIX = 3, 6
-
-
 def join_hard_sigmoids(proto: onnx.ModelProto) -> None:
     """Replace, in place, each HardSigmoid and HardSwish that is written as several nodes by HardSigmoid, and a Mul.
 
@@ -148,23 +165,6 @@ def _is(name: str, number: float, links: GraphIndex) -> bool:
     return bool(np.isclose(value.item(), number))
 
 
-_PLANE = ([2, 3], [-2, -1])
-
-
-def pool_by_operator(proto: onnx.ModelProto) -> None:
-    """Name, in place, each ReduceMean over height and width for what it is, GlobalAveragePool.
-
-    ONNX Runtime has no integer kernel for ReduceMean. Constants must be initializers.
-    """
-    links = GraphIndex(proto.graph)
-    for node in proto.graph.node:
-        if node.op_type != "ReduceMean" or not attribute(node, "keepdims", 1):
-            continue
-        axes = links.value(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
-        if axes is not None and list(axes) in _PLANE:
-            node.CopyFrom(helper.make_node("GlobalAveragePool", node.input[:1], node.output, node.name))
-
-
 QUANTIZED_TYPES = tuple(sorted({*QLinearOpsRegistry, *QDQRegistry}))
 """Operators that ONNX Runtime's quantizer takes."""
 
@@ -196,29 +196,23 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
-        with_extensions = _optimized(proto, folder) if extension_nodes(proto) else None
-        quant_pre_process(
-            str(with_extensions or source),
-            str(result),
-            skip_symbolic_shape=True,
-            skip_optimization=with_extensions is not None,
-        )
-        simplified = onnx.load(result)
-        if not simplified.graph.output:  # ONNX Runtime says nothing where it cannot write
-            raise ValueError("nothing was written")
-        # ONNX Runtime writes down every domain that this process has ever heard of, as of custom operators.
-        keep_used_domains(simplified, nodes_of(simplified.graph.node))
-        join_hard_sigmoids(simplified)
-        pool_by_operator(simplified)
-        onnx.save(simplified, result)
-    except Exception as cause:  # it raises whatever its parts raise
-        raise_if_full(folder, cause)
-        raise ModelError(f"quantization failed: {first_line(cause)}") from cause
+        with failing_as("quantization failed", folder):
+            # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
+            optimized = _optimized(proto, folder) if extension_nodes(proto) else None
+            options = {"skip_symbolic_shape": True, "skip_optimization": optimized is not None}
+            quant_pre_process(str(optimized or source), str(result), **options)
+            simplified = onnx.load(result)
+            if not simplified.graph.output:  # ONNX Runtime says nothing where it cannot write
+                raise ValueError("nothing was written")
+            # ONNX Runtime writes down every domain that this process has ever heard of, as of custom operators.
+            keep_used_domains(simplified, nodes_of(simplified.graph.node))
+            join_hard_sigmoids(simplified)
+            pool_means(simplified)
+            onnx.save(simplified, result)
     finally:
         logger.setLevel(level)
     tail = decoding_tail(simplified)
-    macs = {name: count for name, count in convolution_macs(simplified).items() if name not in tail}
+    macs = {name: count for name, count in weighted_macs(simplified, "Conv").items() if name not in tail}
     return Simplified(simplified, result, source, tail, macs)
 
 

@@ -16,7 +16,20 @@ from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.parity import OutputChange, StepKind
 from edge_sdk_tools.report.schema import Candidate, LayerNoise, LayerSensitivity, Measure, OperatorSize, Step
 
-_STEPS = (1, 2, 2.5, 5, 10)
+Tone: TypeAlias = Literal["fp32", "int8", "other", "loss", "gain", "float"]
+"""What a bar stands for; the style sheet has a colour for each tone, in light and dark."""
+_SPACE = "\N{NO-BREAK SPACE}"
+"""Keeps a figure and its unit on one line, and also the ends of an interval."""
+MOST_ROWS, MOST_NOISY = 20, 12
+"""Layers that are visible at once, and in the chart of the noise that they read; few of a hundred layers matter."""
+_TICKS = 6
+_LEAST = 0.01  # length of an axis of shares, which it has even without any loss
+_LEAST_MB = 1e-3
+_DRAWN_DB = (-40.0, 200.0)  # range that is drawn: longer bars show nothing more, and powers of ten would overflow
+HEIGHT_PX = 340
+_TOP_PX, _BOTTOM_PX = 28, 300
+_LEFT, _RIGHT = 9.0, 95.0  # percent of the width; the numbers of the axis are to the left
+_INTEGER_STEPS, _FLOAT_STEPS = ("int8", "ort", "arm"), ("fp32", "simplified")
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -27,11 +40,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """The range of numbers that an axis shows.
-
-    Attributes:
-        low, high: the ends of the axis, in the unit of what is drawn; low is below high.
-    """
+    """The range of numbers that an axis shows, in the unit of what is drawn; `low` is below `high`."""
 
     low: float
     high: float
@@ -67,41 +76,30 @@ def axis_over(values: Iterable[float], *, least: float, holds: float | None = 0.
 def _round_step(least: float) -> float:
     """Return the smallest of 1, 2, 2.5 and 5, times a power of ten, that is not below `least`."""
     power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
-
-
-Tone: TypeAlias = Literal["fp32", "int8", "other", "loss", "gain", "float"]
-"""What a bar stands for; the style sheet has a colour for each tone, in light and dark."""
-
-ROW_PX = 28
-_BAR_PX = 14
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One bar of a chart: start and width in percent of the chart's, top and height within its row."""
+    """One bar of a chart: start and width in percent of the chart's, top and height within its row of 28 pixels."""
 
     start: float
     width: float
     tone: Tone
-    y_px: float = (ROW_PX - _BAR_PX) / 2
-    height_px: float = _BAR_PX
-
-
-class Whisker(msgspec.Struct, frozen=True):
-    """An interval; both ends are in percent of the chart's width."""
-
-    low: float
-    high: float
+    y_px: float = 7.0
+    height_px: float = 14.0
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One row of a chart: its figures as text, for None the page shows "not measured"; bars only of what was."""
+    """One row of a chart: its figures as text, for None the page shows "not measured"; bars only of what was.
+
+    `whisker` is an interval, in percent of the chart's width.
+    """
 
     label: str
     detail: str
     value: str | None
     bars: tuple[Bar, ...] = ()
-    whisker: Whisker | None = None
+    whisker: Interval | None = None
 
 
 class BarChart(msgspec.Struct, frozen=True):
@@ -115,10 +113,10 @@ class BarChart(msgspec.Struct, frozen=True):
     folded: tuple[Row, ...] = ()
 
 
-def bar_between(axis: Axis, start: float, end: float, tone: Tone) -> Bar:
-    """Return a bar between two values, whichever of them is larger."""
+def _bars(axis: Axis, start: float, end: float, tone: Tone) -> tuple[Bar, ...]:
+    """Return the one bar between two values, whichever of them is larger."""
     low, high = sorted((axis.at(start), axis.at(end)))
-    return Bar(low, round(high - low, 2), tone)
+    return (Bar(low, round(high - low, 2), tone),)
 
 
 def _two_bars(
@@ -128,17 +126,9 @@ def _two_bars(
     return tuple(Bar(0.0, axis.at(value), tone, y_px, 9.0) for value, tone, y_px in places if value is not None)
 
 
-def whisker_over(axis: Axis, interval: Interval, base: float = 0.0) -> Whisker:
+def _whisker(axis: Axis, interval: Interval, base: float = 0.0) -> Interval:
     """Return the whisker of an interval that is counted from `base`."""
-    return Whisker(axis.at(base + interval.low), axis.at(base + interval.high))
-
-
-_SPACE = "\N{NO-BREAK SPACE}"
-"""Keeps a figure and its unit on one line, and also the ends of an interval."""
-
-_HUNDREDTH = 0.01
-_WHOLE_MS = 10
-_NEGLIGIBLE = 1e-5
+    return Interval(*(axis.at(base + edge) for edge in (interval.value, interval.low, interval.high)))
 
 
 def percent(share: float | None) -> str | None:
@@ -150,12 +140,9 @@ def measure(figure: Measure | None) -> str | None:
     """Write a figure with its interval, without its name: `82.8% [79.7 to 85.7]`."""
     if figure is None:
         return None
-    found = (figure.value.value, figure.value.low, figure.value.high)
-    if figure.unit != SHARE:
-        value, low, high = (f"{x:.3g}" for x in found)
-        return f"{value} [{low}{_SPACE}to{_SPACE}{high}]"
-    value, low, high = (f"{_settled(100 * x):.1f}" for x in found)
-    return f"{value}% [{low}{_SPACE}to{_SPACE}{high}]"
+    found, is_share = (figure.value.value, figure.value.low, figure.value.high), figure.unit == SHARE
+    value, low, high = (f"{_settled(100 * x):.1f}" if is_share else f"{x:.3g}" for x in found)
+    return f"{value}{'%' if is_share else ''} [{low}{_SPACE}to{_SPACE}{high}]"
 
 
 def points(change: Interval | None) -> str | None:
@@ -198,13 +185,13 @@ def relative(error: float | None) -> str | None:
         return None
     if error <= 0:
         return "0%"
-    share = f"{100 * error:.2g}%" if error < _HUNDREDTH else f"{_settled(100 * error):.1f}%"
-    shown = f"below{_SPACE}0.001%" if error < _NEGLIGIBLE else share
+    share = f"{100 * error:.2g}%" if error < 0.01 else f"{_settled(100 * error):.1f}%"
+    shown = f"below{_SPACE}0.001%" if error < 1e-5 else share
     return f"{shown} ({decibels(-20 * math.log10(error))})"
 
 
 def images(count: int) -> str:
-    """Write a number of images: `1 image`, `8 images`."""
+    """Write `1 image`, `8 images`."""
     return f"{count} image{'' if count == 1 else 's'}"
 
 
@@ -215,9 +202,7 @@ def millions(count: float | None) -> str | None:
 
 def milliseconds(low_ms: float | None, high_ms: float | None) -> str | None:
     """Write an estimate in milliseconds, such as `4.1 to 17 ms`; an end that is None is left out."""
-    known = [
-        f"{value:.0f}" if value >= _WHOLE_MS else f"{value:.1f}" for value in (low_ms, high_ms) if value is not None
-    ]
+    known = [f"{ms:.0f}" if ms >= 10 else f"{ms:.1f}" for ms in (low_ms, high_ms) if ms is not None]
     return f"{' to '.join(known)}{_SPACE}ms" if known else None
 
 
@@ -225,39 +210,42 @@ def _settled(value: float) -> float:
     return round(value, 1) + 0.0
 
 
-MOST_ROWS = 20
-"""Layers that are visible at once; a network has fifty to a few hundred layers, and few of them matter."""
-
-MOST_NOISY = 12
-"""Layers that are visible at once in the chart of the noise that layers read."""
-
-_TICKS = 6
-_LEAST_NOISE = 0.01
-_DRAWN_DB = (-40.0, 200.0)  # range that is drawn: longer bars show nothing more, and powers of ten would overflow
+def _chart(
+    title: str,
+    unit: str,
+    rows: Sequence[Row],
+    axis: Axis,
+    *,
+    form: str = "{:g}%",
+    factor: int = 100,
+    most: int = MOST_ROWS,
+) -> BarChart:
+    """Return a chart with at most so many visible rows, whose axis is written in percent, or in what `form` says."""
+    ticks = Axis(factor * axis.low, factor * axis.high).ticks(_TICKS, form)
+    return BarChart(title, unit, tuple(rows[:most]), ticks, axis.at(0.0), tuple(rows[most:]))
 
 
 def sensitivity(layers: Sequence[LayerSensitivity]) -> BarChart:
     """Return the chart of what quantizing each layer does to the outputs, the noisiest first."""
-    axis = axis_over([_noise(layer.sqnr_db) or 0.0 for layer in layers], least=_LEAST_NOISE)
+    axis = axis_over([_noise(layer.sqnr_db) or 0.0 for layer in layers], least=_LEAST)
     rows = []
     for layer in sorted(layers, key=_worst_first):
         harm = _noise(layer.sqnr_db)
-        tone: Tone = "loss" if layer.is_integer else "float"
-        bars = () if harm is None else (bar_between(axis, 0.0, harm, tone),)
+        bars = () if harm is None else _bars(axis, 0.0, harm, "loss" if layer.is_integer else "float")
         kind = f"{layer.operator}, {'integer' if layer.is_integer else 'left float'}"
         rows.append(Row(layer.node, kind + _work(layer), decibels(layer.sqnr_db), bars))
-    return _in_percent("what each layer's integers cost", "noise over signal", rows, axis, MOST_ROWS)
+    return _chart("what each layer's integers cost", "noise over signal", rows, axis)
 
 
 def noise(layers: Sequence[LayerNoise]) -> BarChart:
     """Return the chart of the noise that each layer reads, the worst first: activations above, weights below."""
     both = [_noise(db) for layer in layers for db in (layer.activation_sqnr_db, layer.weight_sqnr_db)]
-    axis = axis_over([one for one in both if one is not None], least=_LEAST_NOISE)
+    axis = axis_over([one for one in both if one is not None], least=_LEAST)
     rows = []
     for layer in sorted(layers, key=_worst_first):
         bars = _two_bars(axis, (_noise(layer.activation_sqnr_db), _noise(layer.weight_sqnr_db)), ("int8", "float"))
         rows.append(Row(layer.node, layer.operator + _work(layer), decibels(layer.sqnr_db), bars))
-    return _in_percent("noise that each layer reads", "noise over signal", rows, axis, MOST_NOISY)
+    return _chart("noise that each layer reads", "noise over signal", rows, axis, most=MOST_NOISY)
 
 
 def _worst_first(layer: LayerSensitivity | LayerNoise) -> tuple[bool, float, str]:
@@ -269,12 +257,6 @@ def _work(layer: LayerSensitivity | LayerNoise) -> str:
     return f", {work} of MACs" if work else ""
 
 
-def _in_percent(title: str, unit: str, rows: Sequence[Row], axis: Axis, most: int) -> BarChart:
-    """Return a chart whose axis of shares is written in percent, with at most so many visible rows."""
-    ticks = Axis(100 * axis.low, 100 * axis.high).ticks(_TICKS, "{:g}%")
-    return BarChart(title, unit, tuple(rows[:most]), ticks, axis.at(0.0), tuple(rows[most:]))
-
-
 def sizes(operators: Sequence[OperatorSize]) -> BarChart:
     """Return the chart of the bytes of weights by type of operator, FP32 above INT8."""
     pairs = [[None if size is None else size / 1e6 for size in (op.fp32_bytes, op.int8_bytes)] for op in operators]
@@ -284,8 +266,7 @@ def sizes(operators: Sequence[OperatorSize]) -> BarChart:
         bars = _two_bars(axis, pair)
         texts = [octets(size) or "not measured" for size in (operator.fp32_bytes, operator.int8_bytes)]
         rows.append(Row(operator.operator, "", " → ".join(texts) if bars else None, bars))
-    folded = tuple(rows[MOST_ROWS:])
-    return BarChart("weights by type of operator", "MB", tuple(rows[:MOST_ROWS]), axis.ticks(_TICKS), 0.0, folded)
+    return _chart("weights by type of operator", "MB", rows, axis, form="{:g}", factor=1)
 
 
 def _noise(sqnr_db: float | None) -> float | None:
@@ -294,10 +275,6 @@ def _noise(sqnr_db: float | None) -> float | None:
         return None
     low, high = _DRAWN_DB
     return float(10 ** (-min(max(sqnr_db, low), high) / 20))
-
-
-_LEAST_ERROR = 0.01
-_LEAST_MB = 1e-3
 
 
 def errors(steps: Sequence[Step]) -> BarChart:
@@ -312,15 +289,13 @@ def errors(steps: Sequence[Step]) -> BarChart:
     own = [change.relative_error for _, change in changed if change.relative_error is not None]
     summed = math.sqrt(sum(change.relative_error**2 for change in chain if change.relative_error is not None))
     total = chain[-1].total_error if chain else None
-    axis = axis_over([*own, summed, total or 0.0], least=_LEAST_ERROR)
+    axis = axis_over([*own, summed, total or 0.0], least=_LEAST)
     rows = [_own(axis, step.name, change, names.get(change.against, change.against)) for step, change in changed]
     if total is not None:
         ends = f"FP32 to {names.get('ort', 'the end')}, which ships"
         rows.append(_bar(axis, "sum of these steps", "root of the sum of squares", summed, "other"))
         rows.append(_bar(axis, "measured in all", ends, total, "other"))
-    return _in_percent(
-        "what each step adds to the error of the raw outputs", "error over signal", rows, axis, len(rows)
-    )
+    return _chart("what each step adds to the error of the raw outputs", "error over signal", rows, axis)
 
 
 def costs(steps: Sequence[Step]) -> BarChart:
@@ -333,7 +308,7 @@ def costs(steps: Sequence[Step]) -> BarChart:
         both = (step.size_mb, step.peak_memory_mb)
         texts = [megabytes(size) or "not measured" for size in both]
         rows.append(Row(step.name, "", " / ".join(texts), _two_bars(axis, both)))
-    return BarChart("file and memory of each step", "MB", tuple(rows), axis.ticks(_TICKS), 0.0)
+    return _chart("file and memory of each step", "MB", rows, axis, form="{:g}", factor=1)
 
 
 def _shipped_chain(steps: Sequence[Step]) -> list[OutputChange]:
@@ -351,22 +326,14 @@ def _own(axis: Axis, name: str, change: OutputChange, against: str) -> Row:
     inputs = "" if change.images == change.inputs else f"{change.inputs} inputs, "
     beside = f"beside {against}, {inputs}{f'{change.images} of them images' if inputs else images(change.images)}"
     if change.identical:
-        return Row(name, beside, "not a bit differs", (bar_between(axis, 0.0, 0.0, "gain"),))
+        return Row(name, beside, "not a bit differs", _bars(axis, 0.0, 0.0, "gain"))
     if change.relative_error is None:
         return Row(name, beside, f"largest difference {change.largest:.2g}")
     return _bar(axis, name, beside, change.relative_error, "loss")
 
 
 def _bar(axis: Axis, name: str, detail: str, error: float, tone: Tone) -> Row:
-    return Row(name, detail, relative(error), (bar_between(axis, 0.0, error, tone),))
-
-
-HEIGHT_PX = 340
-_TOP_PX, _BOTTOM_PX = 28, 300
-_LEFT, _RIGHT = 9.0, 95.0  # percent of the width; the numbers of the axis are to the left
-_LEAST_RATIO = 0.1
-_LEAST_POINTS = 1.0
-_MARGIN = 0.08  # of each axis, so that no point lies on the edge
+    return Row(name, detail, relative(error), _bars(axis, 0.0, error, tone))
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -393,14 +360,20 @@ class Scatter(msgspec.Struct, frozen=True):
 
 def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scatter | None:
     """Return the scatter chart of the recipes, or None where no recipe has both latency and change."""
-    drawn = [(n, c) for n, c in enumerate(candidates, start=1) if c.change and c.latency_ratio is not None]
+    numbered = enumerate(candidates, start=1)
+    drawn = [(n, c, c.change, c.latency_ratio) for n, c in numbered if c.change and c.latency_ratio is not None]
     if not drawn:
         return None
     gate = None if least_change is None else 100 * least_change
-    reaches = [100 * edge for _, c in drawn if c.change for edge in (c.change.low, c.change.high)]
-    across = _wider(axis_over([c.latency_ratio or 0.0 for _, c in drawn], least=_LEAST_RATIO, holds=None))
-    upwards = _wider(axis_over([*reaches, *(() if gate is None else (gate,))], least=_LEAST_POINTS))
-    placed = [_point(number, candidate, across, upwards) for number, candidate in drawn]
+    reaches = [100 * edge for _, _, change, _ in drawn for edge in (change.low, change.high)]
+    across = _wider(axis_over([ratio for _, _, _, ratio in drawn], least=0.1, holds=None))
+    upwards = _wider(axis_over([*reaches, *(() if gate is None else (gate,))], least=1.0))
+    placed = []
+    for number, candidate, change, ratio in drawn:
+        state = "chosen" if candidate.chosen else "held" if candidate.held else "missed"
+        words = f"{number}: {candidate.recipe}; {points(change)} points, {times(ratio)}; {state}"
+        y_px, top_px, bottom_px = (_y(upwards.at(100 * value)) for value in (change.value, change.high, change.low))
+        placed.append(Point(number, _x(across.at(ratio)), y_px, top_px, bottom_px, state, words))
     return Scatter(
         tuple(sorted(placed, key=lambda point: point.state == "chosen")),
         tuple(Tick(_x(tick.at), tick.text) for tick in across.ticks(_TICKS, "{:g}x")),
@@ -410,18 +383,8 @@ def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scat
     )
 
 
-def _point(number: int, candidate: Candidate, across: Axis, upwards: Axis) -> Point:
-    state: str = "chosen" if candidate.chosen else "held" if candidate.held else "missed"
-    change = candidate.change
-    y, top, bottom = (
-        _y(upwards.at(100 * value)) for value in ((change.value, change.high, change.low) if change else (0, 0, 0))
-    )
-    words = f"{number}: {candidate.recipe}; {points(change)} points, {times(candidate.latency_ratio)}; {state}"
-    return Point(number, _x(across.at(candidate.latency_ratio or 0.0)), y, top, bottom, state, words)
-
-
 def _wider(axis: Axis) -> Axis:
-    margin = _MARGIN * (axis.high - axis.low)
+    margin = 0.08 * (axis.high - axis.low)  # so that no point lies on the edge
     return Axis(axis.low - margin, axis.high + margin)
 
 
@@ -431,19 +394,6 @@ def _x(along: float) -> float:
 
 def _y(along: float) -> float:
     return round(_BOTTOM_PX - (_BOTTOM_PX - _TOP_PX) * along / 100, 1)
-
-
-_LEAST_STEPS = 0.01  # least length of the waterfall's axis, which it has even without any loss
-
-_TONES: dict[StepKind, Tone] = {
-    "source": "other",
-    "teacher": "other",
-    "fp32": "fp32",
-    "simplified": "fp32",
-    "int8": "int8",
-    "ort": "int8",
-    "arm": "int8",
-}
 
 
 def is_labelled(steps: Sequence[Step]) -> bool:
@@ -461,13 +411,12 @@ def ladder(steps: Sequence[Step]) -> BarChart:
         if figure is None and _is_told_elsewhere(step, steps):
             continue
         is_reference = figure is None and not labelled and step.kind == "fp32" and names
-        row = Row(step.name, step.what, "compared with" if is_reference else measure(figure))
-        if figure:
-            bars = (bar_between(axis, 0.0, figure.value.value, _TONES[step.kind]),)
-            row = msgspec.structs.replace(row, bars=bars, whisker=whisker_over(axis, figure.value))
-        rows.append(row)
+        tone: Tone = "int8" if step.kind in _INTEGER_STEPS else "fp32" if step.kind in _FLOAT_STEPS else "other"
+        bars = _bars(axis, 0.0, figure.value.value, tone) if figure else ()
+        whisker = _whisker(axis, figure.value) if figure else None
+        rows.append(Row(step.name, step.what, "compared with" if is_reference else measure(figure), bars, whisker))
     title = names[0] if names else "quality"
-    return BarChart(f"{title} of each step", title, tuple(rows), axis.ticks(_TICKS, "{:.0%}"), 0.0)
+    return _chart(f"{title} of each step", title, rows, axis)
 
 
 def waterfall(steps: Sequence[Step]) -> BarChart:
@@ -475,20 +424,18 @@ def waterfall(steps: Sequence[Step]) -> BarChart:
     starts = _starts(steps)
     changed = [(start, step.change) for start, step in zip(starts, steps, strict=True) if step.change]
     reaches = [start + edge for start, change in changed for edge in (change.value, change.low, change.high)]
-    axis = axis_over([*starts, *reaches], least=_LEAST_STEPS)
-    in_points = Axis(100 * axis.low, 100 * axis.high)
+    axis = axis_over([*starts, *reaches], least=_LEAST)
     base, rows = _base(steps), list[Row]()
     for step, start in zip(steps, starts, strict=True):
         change = step.change
         if change:
-            tone: Tone = "loss" if change.value < 0 else "gain"
             same = change.low == change.high == 0
             detail = "no difference" if same else "within noise" if change.contains_zero else ""
-            bars = (bar_between(axis, start, start + change.value, tone),)
-            rows.append(Row(step.name, detail, points(change), bars, whisker_over(axis, change, start)))
+            bars = _bars(axis, start, start + change.value, "loss" if change.value < 0 else "gain")
+            rows.append(Row(step.name, detail, points(change), bars, _whisker(axis, change, start)))
         elif step.kind == base or not _is_told_elsewhere(step, steps):
             rows.append(Row(step.name, "", "where it starts" if step.kind == base else None))
-    return BarChart("what each step changed", "points", tuple(rows), in_points.ticks(_TICKS, "{:+g}"), axis.at(0.0))
+    return _chart("what each step changed", "points", rows, axis, form="{:+g}")
 
 
 def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:

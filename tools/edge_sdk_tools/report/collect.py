@@ -5,6 +5,7 @@ The sizes of weights by operator, and the pictures of the images on which FP32 a
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import sys
@@ -52,9 +53,25 @@ from edge_sdk_tools.search.sensitivity import LocalNoise, Sensitivity
 from edge_sdk_tools.search.shipped_form import InputTrial
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
+PANEL_PX = 480
+"""The longer side of each half: texts stay readable, and a dozen pictures are about a megabyte."""
+_CAPTION_PX, _GAP_PX, _LEAST_WIDTH_PX = 26, 8, 64
+_GROUND = (46, 40, 36)  # BGR, dark in a light page and in a dark one
+_INK = (235, 235, 235)
+_JPEG_QUALITY = 85
+_FLOAT_FILES = {
+    ".onnx": ("ONNX file", "FP32, arranged for its CPU by the device that loads it"),
+    ".ort": ("ORT file", "FP32, style Fixed"),
+}
+_PICTURES = 6
+_LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
+_DEQUANTIZE = "DequantizeLinear"
+_PASSING = (_DEQUANTIZE, "QuantizeLinear", "Cast", "Identity", "Transpose", "Reshape")
+"""What stands between a weight and the operator that computes with it."""
+
 
 class Compared(NamedTuple):
-    """Findings about the INT8 model that do not decide a gate."""
+    """What was found about the INT8 model and decides no gate."""
 
     int8: onnx.ModelProto
     chain: Chain
@@ -90,17 +107,6 @@ class Steps(NamedTuple):
         return self.variants[0]
 
 
-PANEL_PX = 480
-"""The longer side of each half: texts stay readable, and a dozen pictures are about a megabyte."""
-
-_CAPTION_PX = 26
-_GAP_PX = 8
-_LEAST_WIDTH_PX = 64
-_GROUND = (46, 40, 36)  # BGR, dark in a light page and in a dark one
-_INK = (235, 235, 235)
-_JPEG_QUALITY = 85
-
-
 def side_by_side(image: Image, fp32_result: Result, int8_result: Result) -> bytes:
     """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG."""
     factor = PANEL_PX / max(image.shape[:2])
@@ -125,58 +131,40 @@ def _half(small: Image, result: Result, name: str) -> Image:
 
 def _pictured(steps: Steps) -> list[WorstImage]:
     """Run both models on the worst images and draw their results side by side; leave out images that are gone."""
-    int8 = steps.search.int8
-    worst = int8.proof.worst[:_PICTURES]
+    variant = steps.search.int8
+    worst = variant.proof.worst[:_PICTURES]
     if not worst:
         return []
-    labels = steps.checked.labels
-    session = Session(int8.converted.model.read_bytes(), SessionSettings(), "the converted model")
-    models = [steps.model.fp32.open(), Subject("INT8", steps.spec, labels, session, "").open()]
+    session = Session(variant.converted.model.read_bytes(), SessionSettings(), "the converted model")
+    models = [steps.model.fp32.open(), Subject("INT8", steps.spec, steps.checked.labels, session, "").open()]
     found = []
     for one in worst:
-        try:
+        pixels = None
+        with contextlib.suppress(OSError):  # the file was removed during the build
             pixels = decode_image(read_regular(one.file, MAX_BYTES))
-        except OSError:
-            pixels = None
-        if pixels is None:
-            continue  # the file was removed during the build
-        fp32_result, int8_result = (model(pixels).result for model in models)
-        picture = side_by_side(pixels, fp32_result, int8_result)
-        found.append(
-            WorstImage(image=one.file.name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
-        )
+        if pixels is not None:
+            picture = side_by_side(pixels, *(model(pixels).result for model in models))
+            name, fp32, int8 = one.file.name, one.teacher, one.student
+            found.append(WorstImage(image=name, truth=one.truth, fp32=fp32, int8=int8, picture=picture))
     return found
-
-
-_FLOAT_FILES = {
-    ".onnx": ("ONNX file", "FP32, arranged for its CPU by the device that loads it"),
-    ".ort": ("ORT file", "FP32, style Fixed"),
-}
 
 
 def _step_rows(steps: Steps) -> tuple[Step, ...]:
     """Return the rows of all steps in order; the step on the emulated ARM core has a row even if it was left out."""
-    int8 = steps.search.int8
+    chain, int8 = steps.chain, steps.search.int8
     has_record = any(entry.key == RECORD_KEY for entry in steps.checked.proto.metadata_props)
     imported = read_import_record(Path(steps.spec.model)) if has_record else None  # it reads the whole file
-    rows = [
-        *(
-            []
-            if imported is None
-            else [Step(kind="source", name=imported.origin, what=f"imported by {imported.exporter}")]
-        ),
-        *_teacher(steps.distilled),
-        _fp32(steps, int8, imported),
-        Step(
-            kind="simplified",
-            name="simplified",
-            what="constants folded",
-            size_mb=_megabytes(steps.model.simplified.path),
-        ),
-        *_converted(steps, int8),
-        *_arm(steps),
-    ]
-    chain = steps.chain
+    rows = [_fp32(steps, int8, imported)]
+    if steps.distilled is not None:
+        rows.insert(0, _teacher(steps.distilled))
+    if imported is not None:
+        rows.insert(0, Step(kind="source", name=imported.origin, what=f"imported by {imported.exporter}"))
+    size_mb = _megabytes(steps.model.simplified.path)
+    rows.append(Step(kind="simplified", name="simplified", what="constants folded", size_mb=size_mb))
+    rows += _converted(steps, int8)
+    if "arm" in chain.changes or chain.arm_left_out:
+        what = f"the same file on an emulated {chain.core}" if chain.core else "the same file"
+        rows.append(Step(kind="arm", name="ARM", what=what, left_out=chain.arm_left_out))
     return tuple(
         msgspec.structs.replace(
             row, outputs=chain.changes.get(row.kind, row.outputs), peak_memory_mb=chain.peak_memory_mb.get(row.kind)
@@ -191,20 +179,16 @@ def _change_of(proof: Proof) -> Interval:
     return figure.difference if figure.difference is not None else _missing(figure.value)
 
 
-def _teacher(distilled: Distilled | None) -> list[Step]:
-    if distilled is None:
-        return []
+def _teacher(distilled: Distilled) -> Step:
     promise, quality = distilled.promise, distilled.teacher_quality
-    return [
-        Step(
-            kind="teacher",
-            name="teacher",
-            what=promise.teacher,
-            size_mb=distilled.teacher_mb,
-            quality=Measure(promise.metric, quality) if quality else None,
-            latency_ratio=distilled.latency_ratio,
-        )
-    ]
+    return Step(
+        kind="teacher",
+        name="teacher",
+        what=promise.teacher,
+        size_mb=distilled.teacher_mb,
+        quality=Measure(promise.metric, quality) if quality else None,
+        latency_ratio=distilled.latency_ratio,
+    )
 
 
 def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> Step:
@@ -280,14 +264,6 @@ def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bo
     )
 
 
-def _arm(steps: Steps) -> list[Step]:
-    chain = steps.chain
-    if "arm" not in chain.changes and not chain.arm_left_out:
-        return []
-    what = f"the same file on an emulated {chain.core}" if chain.core else "the same file"
-    return [Step(kind="arm", name="ARM", what=what, left_out=chain.arm_left_out)]
-
-
 def _missing(agreement: Interval) -> Interval:
     return Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1)
 
@@ -296,13 +272,9 @@ def _megabytes(path: Path) -> float:
     return path.stat().st_size / 1e6
 
 
-_PICTURES = 6
-_LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
-
-
 def report_of(steps: Steps) -> BuildReport:
     """Return the report of a build."""
-    search = steps.search
+    search, first = steps.search, steps.first
     evaluation, program = search.int8.proof.evaluation, Path(sys.argv[0]).name
     return BuildReport(
         name=steps.spec.name,
@@ -313,11 +285,11 @@ def report_of(steps: Steps) -> BuildReport:
         verdict=_verdict(steps),
         steps=_step_rows(steps),
         candidates=tuple(_candidate(trial, search.chosen) for trial in search.trials),
-        sensitivity=tuple(_layer(layer, steps.first.float_nodes) for layer in search.sensitivities),
+        sensitivity=tuple(_layer(layer, first.float_nodes) for layer in search.sensitivities),
         local_noise=tuple(_noise(layer) for layer in steps.noise),
         sizes=operator_sizes(steps.model.simplified.proto, steps.int8),
         worst_images=tuple(_pictured(steps)),
-        boards=(steps.first.estimate,) if steps.first.estimate else (),
+        boards=(first.estimate,) if first.estimate else (),
         variants=tuple(_variant_row(one) for one in steps.variants),
         warnings=(*evaluation.warnings, *steps.images.warnings, *search.doubts, *steps.chain.doubts),
         split=_split(steps.images, is_crossed=search.is_crossed),
@@ -340,10 +312,9 @@ def _verdict(steps: Steps) -> Verdict:
     gates, reason = steps.spec.gates, steps.search.fallback_reason
     evaluation = steps.search.int8.proof.evaluation
     figure = evaluation.figure
+    least = gates.int8_min_agreement - 1
     if figure.reference is not None:
         least = -gates.int8_max_drop_relative * figure.reference.value
-    else:
-        least = gates.int8_min_agreement - 1
     mend = (
         "check input.mean, std, color and resize",
         "calibrate with more images like those that the camera sees",
@@ -424,11 +395,6 @@ def _decibels(noise: float | None) -> float | None:
     return -10 * math.log10(noise) if noise else None
 
 
-_DEQUANTIZE = "DequantizeLinear"
-_PASSING = (_DEQUANTIZE, "QuantizeLinear", "Cast", "Identity", "Transpose", "Reshape")
-"""What stands between a weight and the operator that computes with it."""
-
-
 def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
     """Bytes of constants by the type of operator that they feed, the largest first.
 
@@ -459,11 +425,7 @@ def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
-def operator_sizes(fp32: onnx.ModelProto | None, int8: onnx.ModelProto | None) -> tuple[OperatorSize, ...]:
-    """Both models side by side, the largest in FP32 first; None for a model that is not there."""
-    before, after = (size_by_operator(proto) if proto else None for proto in (fp32, int8))
-    names = dict.fromkeys((*(before or ()), *(after or ())))
-    return tuple(
-        OperatorSize(name, *(None if sizes is None else sizes.get(name, 0) for sizes in (before, after)))
-        for name in names
-    )
+def operator_sizes(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[OperatorSize, ...]:
+    """Return the sizes of both models side by side, the largest in FP32 first."""
+    before, after = size_by_operator(fp32), size_by_operator(int8)
+    return tuple(OperatorSize(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after})

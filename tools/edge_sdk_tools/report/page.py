@@ -18,48 +18,47 @@ from edge_sdk_tools.report import charts
 from edge_sdk_tools.report.schema import BuildReport, Step
 
 _PACKAGE = "edge_sdk_tools.report"
-_FILTERS = ("percent", "measure", "points", "times", "megabytes", "octets", "decibels", "millions")
+_FILTERS = ("percent", "measure", "points", "times", "megabytes", "millions")
 
 # Nothing is fetched or run. The hash allows this very style sheet and no other, and no style in an attribute.
 _POLICY = "default-src 'none'; img-src data:; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
+HTML_FILE = "report.html"
+JSON_FILE = "report.json"
 
 
 def render_html(report: BuildReport) -> str:
     """The whole page; the same report gives the same text."""
     style = (resources.files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
-    verdict = report.verdict
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            report=report,
-            facts=_facts(report),
-            tone=_tone(report),
-            # The verdict says it already.
-            warnings=[warning for warning in report.warnings if warning != verdict.why],
-            bare={step.kind: _in_place_of_figures(step) for step in report.steps if _is_bare(step)},
-            left_float=any(not layer.is_integer for layer in report.sensitivity),
-            labelled=charts.is_labelled(report.steps),
-            names={step.kind: step.name for step in report.steps},
-            ladder=charts.ladder(report.steps),
-            waterfall=charts.waterfall(report.steps),
-            errors=charts.errors(report.steps),
-            costs=charts.costs(report.steps),
-            # One dot says no more than its row in the table.
-            scatter=charts.scatter(report.candidates, verdict.least_change) if len(report.candidates) > 1 else None,
-            counted=any(candidate.board_minstructions is not None for candidate in report.candidates),
-            compared=any(step.agreement for step in report.steps),
-            scatter_px=charts.HEIGHT_PX,
-            sensitivity=charts.sensitivity(report.sensitivity),
-            noise=charts.noise(report.local_noise),
-            sizes=charts.sizes(report.sizes),
-            pictures=[_data_url(worst.picture) for worst in report.worst_images],
-            latencies=[charts.milliseconds(b.low_ms, b.high_ms) for b in report.boards],
-            command=shlex.join(report.command),
-            style=Markup(style),  # noqa: S704 - a file of this package
-            policy=_POLICY.format(digest),
-        )
+    verdict, steps, candidates = report.verdict, report.steps, report.candidates
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        report=report,
+        facts=_facts(report),
+        tone=_tone(report),
+        # The verdict says it already.
+        warnings=[warning for warning in report.warnings if warning != verdict.why],
+        bare={step.kind: _in_place_of_figures(step) for step in steps if _is_bare(step)},
+        left_float=any(not layer.is_integer for layer in report.sensitivity),
+        labelled=charts.is_labelled(steps),
+        names={step.kind: step.name for step in steps},
+        ladder=charts.ladder(steps),
+        waterfall=charts.waterfall(steps),
+        errors=charts.errors(steps),
+        costs=charts.costs(steps),
+        # One dot says no more than its row in the table.
+        scatter=charts.scatter(candidates, verdict.least_change) if len(candidates) > 1 else None,
+        counted=any(candidate.board_minstructions is not None for candidate in candidates),
+        compared=any(step.agreement for step in steps),
+        scatter_px=charts.HEIGHT_PX,
+        sensitivity=charts.sensitivity(report.sensitivity),
+        noise=charts.noise(report.local_noise),
+        sizes=charts.sizes(report.sizes),
+        pictures=[base64.b64encode(worst.picture).decode() for worst in report.worst_images],
+        latencies=[charts.milliseconds(b.low_ms, b.high_ms) for b in report.boards],
+        command=shlex.join(report.command),
+        style=Markup(style),  # noqa: S704 - a file of this package
+        policy=_POLICY.format(digest),
     )
 
 
@@ -119,11 +118,3 @@ def _in_place_of_figures(step: Step) -> str | None:
         return f"not a bit of its outputs differs, {images}"
     error = f"{charts.relative(change.relative_error)}, " if change.relative_error is not None else ""
     return f"its outputs differ by {error}{change.largest:.2g} at most, {images}"
-
-
-def _data_url(jpeg: bytes) -> str | None:
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else None
-
-
-HTML_FILE = "report.html"
-JSON_FILE = "report.json"

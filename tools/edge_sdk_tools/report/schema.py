@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,7 @@ from edge_sdk_tools.search.gates import Band
 
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+SCHEMA_VERSION = 1
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def _writable(value: object) -> object:
-    """Return a value in which what no file can hold is replaced: a text, a tuple of texts, or a dict of texts."""
+    """Replace what no file can hold in a text, a tuple of texts, or a dict of texts."""
     if isinstance(value, str):
         return _UNWRITABLE.sub(_REPLACEMENT, value)
     if isinstance(value, tuple):
@@ -50,16 +51,14 @@ def _writable(value: object) -> object:
 
 
 class LayerSensitivity(Record, frozen=True, kw_only=True):
-    """What one layer loses when it computes in integers.
+    """What one layer, a node of a type of operator, loses when it computes in integers.
 
     Attributes:
-        node: its name.
-        operator: its type.
         sqnr_db: signal to quantization noise of the model's outputs, decibels, when this layer alone computes in
             integers; None where it was not measured, or not a bit differs.
         loss: of the whole model's quality, when this layer alone computes in integers, -1 to 1; builds measure none.
         macs_share: of the model's multiply-accumulates, 0-1.
-        is_integer: it computes in integers; False for one that was left float.
+        is_integer: False for one that was left float.
     """
 
     node: str
@@ -74,8 +73,6 @@ class LayerNoise(Record, frozen=True, kw_only=True):
     """How much quantization disturbs what one layer reads; what that does to the outputs is not known from it.
 
     Attributes:
-        node: its name.
-        operator: its type.
         activation_sqnr_db: signal to quantization noise of its input on the calibration images, decibels; None where
             that is not quantized, or exact.
         weight_sqnr_db: the same of its weights.
@@ -109,8 +106,7 @@ class Step(Record, frozen=True, kw_only=True):
     """One form of the model between float and the shipped file.
 
     Attributes:
-        kind: which step it is.
-        name: as the report has it: `PyTorch`, `teacher`, `FP32`, `INT8`, `ORT file`.
+        name: such as `PyTorch`, `FP32`, `ORT file`.
         what: one line about it: the model's name, the recipe, the optimisation style.
         size_mb: of its file or files, MB of 1e6 bytes.
         quality: against labels.
@@ -148,7 +144,6 @@ class VariantRow(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: such as `int8` or `int8.320x320`; `edge-sdk run --variant` takes it.
-        precision, size_wh: as in the manifest.
         model_mb: its file, MB of 1e6 bytes.
         latency_ms: median on this machine, one thread, in turn with the others.
         latency_ratio: of that to FP32 at model.toml's size.
@@ -175,11 +170,6 @@ class VariantRow(Record, frozen=True, kw_only=True):
     doubt: str | None
 
 
-SCHEMA_VERSION = 1
-
-ShippedPrecision: TypeAlias = Literal["int8", "fp32"]
-
-
 class Candidate(Record, frozen=True, kw_only=True):
     """One recipe that the search tried.
 
@@ -188,8 +178,7 @@ class Candidate(Record, frozen=True, kw_only=True):
         change: quality (without labels: agreement) less that of FP32, paired, -1 to 1: what is below 0 was lost.
         latency_ratio: median latency over that of FP32, on the machine that built.
         board_minstructions: one inference on the target's core, estimated, million instructions.
-        held: whether it passed the gate.
-        why: the reason why it did not pass; empty where it passed.
+        held: whether it passed the gate; `why` says why not.
         chosen: whether it went into the bundle.
     """
 
@@ -214,7 +203,6 @@ class WorstImage(Record, frozen=True, kw_only=True, omit_defaults=True):
     """An image on which INT8 lies furthest from FP32.
 
     Attributes:
-        image: name of the file.
         truth: what its label says, in words; None without labels.
         fp32, int8: what each says of it, in words.
         picture: JPEG, FP32 left, INT8 right; empty without one. It is not in report.json.
@@ -232,7 +220,6 @@ class Verdict(Record, frozen=True, kw_only=True):
 
     Attributes:
         carries: what the bundle's model computes in; None when there is no bundle.
-        why: one sentence.
         next_steps: what to change, the most promising first; empty where nothing failed.
         least_change: the gate: quality less FP32's, -1 to 0, below which a candidate did not hold it.
         latency_budget_ms: promised to the device.
@@ -240,7 +227,7 @@ class Verdict(Record, frozen=True, kw_only=True):
         loss: the figure that says so.
     """
 
-    carries: ShippedPrecision | None
+    carries: Literal["int8", "fp32"] | None
     why: str
     next_steps: tuple[str, ...] = ()
     least_change: Annotated[float, Meta(ge=-1, le=0)] | None = None
@@ -270,22 +257,16 @@ class BuildReport(Record, frozen=True, kw_only=True):
     """The record of one build.
 
     Attributes:
-        schema_version: of this record.
-        name: of the model.
-        target: what it was built for.
-        task: classification, detection or segmentation.
         data: what the evaluation images are called, and `images`, how many of them.
-        verdict: what came out.
         steps: in the order of `StepKind`, each kind once; those that were not taken are missing.
         candidates: recipes, in the order in which they were tried; empty when nothing was searched.
         sensitivity: layers by what their integers do to the outputs, where the search had to rank them.
         local_noise: layers by the noise at their own inputs and weights, in the order of the graph.
         sizes: weights by type of operator.
         worst_images: the worst first.
-        boards: estimates.
         variants: all models that were made for the bundle, the one that runs in front.
         warnings: what a reader should know before believing.
-        split: which images calibrated, chose and measured; None in reports of earlier versions.
+        split: None in reports of earlier versions.
         command: the program and its arguments, as they were given.
         libraries: versions by name.
         created_at: ISO 8601, UTC.
@@ -343,9 +324,6 @@ def to_json(report: BuildReport) -> bytes:
     return msgspec.json.format(data, indent=2) + b"\n"
 
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
 def report_schema() -> bytes:
     """The JSON Schema of report.json, as docs/report.schema.json holds it."""
     schema = msgspec.json.schema(BuildReport)
@@ -353,5 +331,5 @@ def report_schema() -> bytes:
         # Docstrings are indented before Python 3.13, and not from there on.
         definition["description"] = inspect.cleandoc(definition["description"])
     del schema["$defs"]["WorstImage"]["properties"]["picture"]  # in the page only
-    schema["$schema"] = _DIALECT
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"

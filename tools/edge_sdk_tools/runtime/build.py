@@ -30,21 +30,13 @@ import numpy as np
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import (
-    EdgeError,
-    IncompatibleError,
-    MissingDependencyError,
-    OutputError,
-    UsageError,
-    one_line,
-)
+from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError, one_line
 from edge_sdk_tools.arm_cost.installation import locked
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.packages import cache_folder, run_program
 from edge_sdk_tools.quantize.convert import operators_config, operators_of, ort_format_of
-from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.package import LIBRARY, Runtime, bill_of_materials, output_of, write_wheel
+from edge_sdk_tools.runtime import package, sources
 from edge_sdk_tools.runtime.prove import Proof, prove, undefined_symbols
 from edge_sdk_tools.runtime.recipe import (
     FLAGS,
@@ -67,6 +59,7 @@ _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
+_DOMAINS = ("ai.onnx", "com.microsoft")
 
 
 class BuiltRuntime(msgspec.Struct, frozen=True):
@@ -79,7 +72,7 @@ class BuiltRuntime(msgspec.Struct, frozen=True):
     """
 
     output: Path
-    runtime: Runtime
+    runtime: package.Runtime
     proof: Proof
     remembered: tuple[str, ...]
     took: dict[str, tuple[float, float]]
@@ -109,15 +102,11 @@ def build_runtime(
         on_progress: called with a step, how much of it is done, and how much there is.
 
     Raises:
-        UsageError: something that was given cannot be used: a version, a source that was changed.
         IncompatibleError: a bundle needs what the runtime cannot have, or the proof failed.
-        MissingDependencyError: a program is missing, or something cannot be fetched.
-        OutputError: the disk is full, or a folder cannot be written.
-        EdgeError: CMake or the compiler failed; with the last lines of what it said.
+        EdgeError: what was given cannot be used; something is missing, full or cannot be fetched; or a program failed,
+            with the last lines of what it said.
     """
     device = load_target(target)
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: a file, expected a folder")
     if wrong := [definition for definition in definitions if "=" not in definition]:
         raise UsageError(f"--cmake {wrong[0]}: expected NAME=VALUE")
     needs = read_needs(bundles, device)
@@ -127,11 +116,10 @@ def build_runtime(
 
 
 class Needs(NamedTuple):
-    """What bundles need of a runtime.
+    """What bundles need of a runtime, all together.
 
     Attributes:
-        bundles: opened and verified.
-        config: lines of `domain;opset;Operator{types},…`, of all bundles together.
+        config: lines of `domain;opset;Operator{types},…`.
         operators: `domain:name` of each operator, sorted.
         ort_format: the highest version of the ORT format among the models.
     """
@@ -142,19 +130,9 @@ class Needs(NamedTuple):
     ort_format: int
 
 
-_DOMAINS = ("ai.onnx", "com.microsoft")
-
-
 def read_needs(paths: Sequence[Path], device: Target) -> Needs:
-    """Open bundles and join what they need.
-
-    Raises:
-        UsageError: the device is no aarch64 one, or the bundles need no operator at all.
-        IncompatibleError: a bundle is for another kind of machine, or has what a reduced runtime cannot load: an .onnx
-            file, custom operators, a model in ORT's style Runtime.
-    """
-    if device.machine != "aarch64":
-        raise UsageError(f"target {device.name} is {device.machine}; a reduced runtime is built for aarch64 only")
+    """Open bundles and join what they need; an IncompatibleError says what a reduced runtime cannot load of one."""
+    check_machine(device, "a reduced runtime is")
     opened = tuple(Bundle.open(path) for path in paths)
     with tempfile.TemporaryDirectory(prefix="edge-sdk-runtime-") as scratch:
         work, models, formats = Path(scratch), list[Path](), [0]
@@ -178,13 +156,15 @@ def read_needs(paths: Sequence[Path], device: Target) -> Needs:
     return Needs(opened, config, operators, max(formats))
 
 
+def check_machine(device: Target, what: str) -> None:
+    """Raise UsageError for a device that nothing is compiled for; `what` begins the reason."""
+    if device.machine != "aarch64":
+        raise UsageError(f"target {device.name} is {device.machine}; {what} built for aarch64 only")
+
+
 def _check_bundle(bundle: Bundle, device: Target) -> None:
+    package.check_built_for(bundle, device)
     manifest = bundle.manifest
-    if manifest.machine != device.machine:
-        raise IncompatibleError(
-            f"{bundle.path}: built for {manifest.machine} (target {manifest.target}), the runtime is for "
-            f"{device.machine}; build the bundle with --target {device.name} first"
-        )
     custom = [*manifest.libraries, *(name for name in manifest.operators if name.split(":")[0] not in _DOMAINS)]
     if custom:
         raise IncompatibleError(f"{bundle.path}: needs {custom[0]}; a reduced runtime has no custom operators")
@@ -195,7 +175,7 @@ def _check_bundle(bundle: Bundle, device: Target) -> None:
 
 def check_programs(programs: Mapping[str, str]) -> None:
     """Raise MissingDependencyError where a program is missing that a user must install, by the package that has it."""
-    missing = [package for program, package in programs.items() if shutil.which(program) is None]
+    missing = [name for program, name in programs.items() if shutil.which(program) is None]
     if missing:
         raise MissingDependencyError(
             f"{' and '.join(missing)}: not installed, needed to compile; sudo apt-get install {' '.join(missing)}"
@@ -218,11 +198,9 @@ def check_room(folder: Path, free_bytes: int) -> None:
 
 @contextmanager
 def open_workspace(output: Path, on_progress: OnProgress) -> Iterator[Steps]:
-    """Make the folder of the results and that of the work, which one build at a time holds; yield the work's steps.
-
-    Raises:
-        OutputError: a folder cannot be written, or the disk is full.
-    """
+    """Make the folder of the results and that of the work, which one build at a time holds; yield the work's steps."""
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output}: a file, expected a folder")
     work = cache_folder() / "runtime"
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -265,12 +243,7 @@ class Steps:
         self.on_progress(name, 1, 1)
 
     def run(self, name: str, command: Sequence[str | Path], folder: Path, **environment: str) -> None:
-        """Run a program of a step; how far Ninja is becomes progress.
-
-        Raises:
-            OutputError: it found the disk full.
-            EdgeError: it failed; with its last lines.
-        """
+        """Run a program of a step; how far Ninja is becomes progress, and an EdgeError has its last lines."""
         log = self.work / f"{name}.log"
         last = deque[str](maxlen=_LAST_LINES)
         with (
@@ -301,6 +274,17 @@ class Steps:
             words = [f"  {one_line(line.rstrip())}" for line in last if line.strip()]
             raise EdgeError(f"{name}: {Path(command[0]).name} ended with {process.returncode}; see {log}:", *words)
 
+    def configure(
+        self, name: str, tools: Path, source: Path, objects: Path, settings: Mapping[str, object], *options: str
+    ) -> None:
+        """Have CMake make files for Ninja, both of `tools`, and the cross compiler, with these definitions."""
+        toolchain = objects / "toolchain.cmake"
+        toolchain.write_text(TOOLCHAIN.format(compiler=COMPILER))
+        programs = {"CMAKE_TOOLCHAIN_FILE": toolchain, "CMAKE_MAKE_PROGRAM": tools / "bin" / "ninja"}
+        command: list[str | Path] = [tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja", "-S", source]
+        command += ["-B", objects, *(f"-D{key}={value}" for key, value in {**settings, **programs}.items()), *options]
+        self.run(name, command, objects, PYTHONPATH=str(tools))
+
 
 class _Build:
     """The steps of one build, in the order in which `run` takes them; each one's input is what was done before it."""
@@ -320,7 +304,7 @@ class _Build:
         self._downloads, self._made = steps.work / "downloads", steps.work / "made"
         self._objects = steps.work / f"build-cp{python.replace('.', '')}"
         self._headers, self._tools = self._downloads / f"python{python}", sources.tools_folder(self._downloads)
-        self._compiler = output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
+        self._compiler = package.output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
 
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""
@@ -335,12 +319,12 @@ class _Build:
         flags = self._compiler_flags(tree)
         settings = (given, recipe_digest(), self._python, self._compiler, self._definitions, np.__version__, flags)
         do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree, flags))
-        do("compile", (*settings, needs.config), self._objects / LIBRARY, lambda: self._compile(tree))
+        do("compile", (*settings, needs.config), self._objects / package.LIBRARY, lambda: self._compile(tree))
         runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
         digests = tuple(bundle.digest for bundle in needs.bundles)
         inputs = (*settings, needs.config, digests, self._device.name)
         do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
-        runtime = msgspec.json.decode(runtime_file.read_bytes(), type=Runtime)
+        runtime = msgspec.json.decode(runtime_file.read_bytes(), type=package.Runtime)
         do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
         for path in self._made.iterdir():
             shutil.copyfile(path, output / path.name)
@@ -358,10 +342,8 @@ class _Build:
         folder = tree_file.parent
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        if self._source:
-            tree = sources.copy_checkout(self._source, folder)
-        else:
-            tree = sources.unpack_debian(self._downloads, folder)
+        given, downloads = self._source, self._downloads
+        tree = sources.copy_checkout(given, folder) if given else sources.unpack_debian(downloads, folder)
         tree_file.write_bytes(msgspec.json.encode(tree, enc_hook=str))
 
     def _compiler_flags(self, tree: sources.Tree) -> str:
@@ -382,14 +364,11 @@ class _Build:
         shutil.rmtree(objects, ignore_errors=True)
         objects.mkdir()
         _reduce(self._steps, tree, self._needs, objects)  # CMake wants to see the files
-        toolchain, hook = objects / "toolchain.cmake", objects / "hook.cmake"
-        toolchain.write_text(TOOLCHAIN.format(compiler=COMPILER))
+        hook = objects / "hook.cmake"
         hook.write_text(HOOK)
-        settings = {
+        settings: dict[str, object] = {
             **FLAGS,
-            "CMAKE_TOOLCHAIN_FILE": toolchain,
             "CMAKE_PROJECT_onnxruntime_INCLUDE": hook,
-            "CMAKE_MAKE_PROGRAM": self._tools / "bin" / "ninja",
             **{f"CMAKE_{language}_FLAGS": flags for language in ("C", "CXX", "ASM")},
             "ONNX_CUSTOM_PROTOC_EXECUTABLE": shutil.which("protoc"),
             "Python_EXECUTABLE": sys.executable,
@@ -401,20 +380,17 @@ class _Build:
             settings["FETCHCONTENT_FULLY_DISCONNECTED"] = "ON"
         if ccache := shutil.which("ccache"):
             settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
-        command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
-        command += ["--compile-no-warning-as-error", "-S", tree.root / "cmake", "-B", objects]
-        command += [f"-D{name}={value}" for name, value in settings.items()]
-        command += [f"-D{definition}" for definition in self._definitions]
-        self._steps.run("configure", command, objects, PYTHONPATH=str(self._tools))
+        options = ("--compile-no-warning-as-error", *(f"-D{definition}" for definition in self._definitions))
+        self._steps.configure("configure", self._tools, tree.root / "cmake", objects, settings, *options)
 
     def _compile(self, tree: sources.Tree) -> None:
         _reduce(self._steps, tree, self._needs, self._objects)
         jobs = self._jobs or os.cpu_count() or 1
-        command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", Path(LIBRARY).stem]
+        command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", Path(package.LIBRARY).stem]
         is_whole = False
         while not is_whole:
             self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
-            is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / LIBRARY, COMPILER))
+            is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / package.LIBRARY, COMPILER))
 
     def _package(self, tree: sources.Tree, runtime_file: Path) -> None:
         made, needs = self._made, self._needs
@@ -422,9 +398,9 @@ class _Build:
         made.mkdir()
         sets = [bundle.manifest.entry(OPERATORS_FILE) for bundle in needs.bundles]
         record = ReducedRuntime(needs.operators, tuple(sorted({entry.sha256 for entry in sets if entry})))
-        library = self._objects / LIBRARY
-        wheel, sizes = write_wheel(tree, library, record, self._python, COMPILER, self._tools, made)
-        runtime = Runtime(
+        library = self._objects / package.LIBRARY
+        wheel, sizes = package.write_wheel(tree, library, record, self._python, COMPILER, self._tools, made)
+        runtime = package.Runtime(
             wheel=wheel.name,
             sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
             onnxruntime=tree.version,
@@ -438,10 +414,10 @@ class _Build:
             sizes=sizes,
             components=tree.components,
         )
-        (made / "sbom.json").write_bytes(bill_of_materials(runtime))
-        runtime_file.write_bytes(_pretty(runtime))
+        (made / "sbom.json").write_bytes(package.bill_of_materials(runtime))
+        runtime_file.write_bytes(package.pretty(runtime))
 
-    def _prove(self, runtime: Runtime, proof_file: Path) -> None:
+    def _prove(self, runtime: package.Runtime, proof_file: Path) -> None:
         proof = prove(
             self._made / runtime.wheel,
             self._needs.bundles,
@@ -453,11 +429,7 @@ class _Build:
             downloads=self._downloads,
             on_progress=self._steps.on_progress,
         )
-        proof_file.write_bytes(_pretty(proof))
-
-
-def _pretty(value: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+        proof_file.write_bytes(package.pretty(proof))
 
 
 def _check_format(tree: sources.Tree, needed: int) -> None:
@@ -474,11 +446,7 @@ def _check_format(tree: sources.Tree, needed: int) -> None:
 
 
 def _reduce(steps: Steps, tree: sources.Tree, needs: Needs, objects: Path) -> None:
-    """Write the files that register kernels with those of the needed operators only, and what is not compiled then.
-
-    Raises:
-        IncompatibleError: the source has no kernel for an operator.
-    """
+    """Write the files that register kernels with those of the needed operators only, and what is not compiled then."""
     config = objects / "operators.config"
     if config.is_file() and config.read_text() == needs.config:
         return  # what is written is newer than its objects, and would be compiled again

@@ -8,7 +8,9 @@ refuses a bundle that it cannot run. The same files give the same bytes.
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import os
 import re
 import sys
@@ -18,8 +20,10 @@ from pathlib import Path
 import msgspec
 
 import edge_sdk
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
-from edge_sdk.core.errors import EdgeError, UsageError
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import EdgeError, IncompatibleError, UsageError
 from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.runtime.sources import Component, Tree
 
@@ -57,17 +61,14 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """A reduced runtime, as runtime.json describes it.
 
     Attributes:
-        wheel: file name.
-        sha256: of the wheel, in hex.
+        wheel: file name; `sha256` is in hex.
         onnxruntime: version of the source.
         python: minor version.
-        target: the device that it was built for.
         compiler: what it says of itself, one line.
         flags: CMake's definitions that decide what is built.
         operators: lines of `domain;opset;Operator{types},…`.
         patches: what was changed in the source.
         bundles: SHA-256 of the manifest of each bundle that it was built for, by name.
-        components: the sources that are in it.
     """
 
     wheel: str
@@ -90,18 +91,8 @@ def write_wheel(
 ) -> tuple[Path, Sizes]:
     """Write the wheel into an empty folder, with the platform tag that its library's symbols allow.
 
-    Args:
-        tree: the source, for the Python files.
-        library: as it was linked; a stripped copy goes into the wheel.
-        record: what a device reads of it.
-        python: minor version, such as "3.11".
-        binutils: prefix of `strip` and `size` for the library's machine.
-        tools: folder with auditwheel.
-        folder: where it is written.
-
-    Raises:
-        EdgeError: `strip` or auditwheel failed.
-        OSError: the disk is full.
+    `library` is as it was linked, and a stripped copy goes into the wheel; `record` is what a device reads of it.
+    `binutils` is the prefix of `strip` and `size` for the library's machine, `tools` a folder with auditwheel.
     """
     stripped = folder / LIBRARY
     output_of([f"{binutils}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
@@ -127,11 +118,7 @@ def platform_of(wheel: Path, tools: Path) -> str:
 
 
 def needed_files(wheel: Path) -> dict[str, bytes]:
-    """Return the files of a wheel by path, without those that no device opens: tests, stubs, headers.
-
-    Raises:
-        UsageError: a file lies outside of the wheel.
-    """
+    """Return the files of a wheel by path, without those that no device opens: tests, stubs, headers."""
     with zipfile.ZipFile(wheel) as archive:
         every = [entry for entry in archive.infolist() if not entry.is_dir()]
         if outside := [name for name in (e.filename for e in every) if name.startswith("/") or ".." in name.split("/")]:
@@ -145,6 +132,21 @@ def output_of(command: list[str], **environment: str) -> str:
     if done.returncode:
         raise EdgeError(f"{Path(command[0]).name} failed: {last_words(done.stderr)}")
     return done.stdout
+
+
+def check_built_for(bundle: Bundle, device: Target) -> None:
+    """Raise IncompatibleError for a bundle that is for another kind of machine."""
+    promise = bundle.manifest
+    if promise.machine != device.machine:
+        raise IncompatibleError(
+            f"{bundle.path}: built for {promise.machine} (target {promise.target}), target {device.name} is "
+            f"{device.machine}; build it with --target {device.name} first"
+        )
+
+
+def pretty(value: object) -> bytes:
+    """Return a value as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 def _sections(text: str) -> dict[str, int]:
@@ -165,7 +167,7 @@ def _files(tree: Tree, library: bytes, record: ReducedRuntime, number: str) -> d
         "_pybind_state.py": state.encode(),
         "build_and_package_info.py": about.encode(),
         f"onnxruntime_pybind11_state.cpython-{number}-aarch64-linux-gnu.so": library,
-        REDUCED_FILE: msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n",
+        REDUCED_FILE: pretty(record),
     }
     top = {
         "__init__.py": (source / "__init__.py").read_bytes(),
@@ -196,21 +198,17 @@ def pack_wheel(path: Path, files: dict[str, bytes]) -> None:
     [information] = {name.split("/")[0] for name in files if name.split("/")[0].endswith(".dist-info")}
     record = f"{information}/RECORD"
     kept = {name: data for name, data in files.items() if name != record}
-    rows = [f"{_quoted(name)},sha256={_digest(data)},{len(data)}\n" for name, data in kept.items()]
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    for name, data in kept.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        writer.writerow((name, f"sha256={digest}", len(data)))
+    writer.writerow((record, "", ""))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, data in (*kept.items(), (record, f"{''.join(rows)}{record},,\n".encode())):
+        for name, data in {**kept, record: rows.getvalue().encode()}.items():
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.external_attr = (0o755 if name.endswith(".so") else 0o644) << 16
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
-
-
-def _quoted(name: str) -> str:
-    """Return a path as a row of a RECORD, which is CSV, has it."""
-    return '"' + name.replace('"', '""') + '"' if "," in name or '"' in name else name
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 
 
 def bill_of_materials(runtime: Runtime) -> bytes:
@@ -225,14 +223,9 @@ def bill_of_materials(runtime: Runtime) -> bytes:
             described["purl"] = one.purl
         return described
 
-    _, version, *_ = runtime.wheel.split("-")
-    subject = {
-        "type": "library",
-        "name": "onnxruntime",
-        "version": version,
-        "hashes": [{"alg": "SHA-256", "content": runtime.sha256}],
-        "purl": f"pkg:pypi/onnxruntime@{version}",
-    }
+    version = runtime.wheel.split("-")[1]
+    subject: dict[str, object] = {"type": "library", "name": "onnxruntime", "version": version}
+    subject |= {"hashes": [{"alg": "SHA-256", "content": runtime.sha256}], "purl": f"pkg:pypi/onnxruntime@{version}"}
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -240,4 +233,4 @@ def bill_of_materials(runtime: Runtime) -> bytes:
         "metadata": {"component": subject, "tools": [{"name": "edge-sdk", "version": runtime.edge_sdk}]},
         "components": [component(one) for one in runtime.components],
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    return pretty(document)

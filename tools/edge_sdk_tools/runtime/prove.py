@@ -12,35 +12,34 @@ import os
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import parser
 
 from edge_sdk.bundle.bundle import Bundle, largest_difference
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import EdgeError, IncompatibleError
-from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, board_outputs
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up, unpack_wheels
+from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.quantize.convert import convert
 from edge_sdk_tools.runtime.package import output_of
 
 _SECONDS = 600.0  # for the golden inputs of one model on one core
 _MOST_INSTRUCTIONS = 1.02  # of the stock wheel's
-_CALL_MILLIONS = (
-    0.1  # what is no kernel is compiled for size: .045 more on a model of 1.1 million, whatever it computes
-)
+# What is no kernel is compiled for size: .045 more on a model of 1.1 million, whatever it computes.
+_CALL_MILLIONS = 0.1
 _ROUNDS = 3
 _SHARED = ("qemu-aarch64", "libraries", "system", "icount.so", *CPUS)
 _BEHIND = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_")
 
-# What a device does first. Both runtimes import numpy, so that it is not counted.
 PEAK = """
 def peak_kib():
     # Not ru_maxrss, which begins with what the process had that started this one.
@@ -49,6 +48,7 @@ def peak_kib():
 """
 """Python source of a function that returns the highest resident memory of a program, in KiB."""
 
+# What a device does first. Both runtimes import numpy, so that it is not counted.
 _STARTUP = """
 import json, sys, time
 import numpy
@@ -141,28 +141,17 @@ def prove(
     binutils: str,
     private: Sequence[Path],
     downloads: Path,
-    on_progress: Callable[[str, int, int], None],
+    on_progress: OnProgress,
 ) -> Proof:
-    """Prove a wheel of a runtime for these bundles.
+    """Prove a wheel of a runtime for these bundles, whose models are replayed; an IncompatibleError says what is wrong.
 
-    Args:
-        wheel: file of the wheel.
-        bundles: opened bundles; each of their models is replayed.
-        operators: `domain:name` of what the runtime has.
-        device: target of the bundles.
-        version: of the source, whose stock wheel it is compared with.
-        binutils: prefix of the programs that read the library.
-        private: folders of this machine whose names must not be in the wheel.
-        downloads: folder for the stock wheel.
-        on_progress: called with a step, how much of it is done, and how much there is.
-
-    Raises:
-        IncompatibleError: it does not hold; the message says what.
-        MissingDependencyError, OutputError: the emulated board or a wheel cannot be had.
+    `operators` are `domain:name` of what the runtime has. It is compared with the stock wheel of its source's
+    `version`, which `downloads` keeps. `binutils` is the prefix of the programs that read the library, and `private`
+    are folders of this machine whose names must not be in the wheel.
     """
     needed = check_library(wheel, binutils)
     check_leaks(wheel, private)
-    counter = set_up(on_progress=lambda *_: None)
+    counter = set_up(on_progress=silent)
     with tempfile.TemporaryDirectory(prefix="edge-sdk-prove-") as scratch:
         folder = Path(scratch)
         reduced = board_with(counter, [wheel], folder / "reduced", version)
@@ -181,22 +170,12 @@ def prove(
         smallest = min(folder.glob("[0-9]*-*.ort"), key=lambda p: p.stat().st_size)
         start, stock_start = _starts(reduced, stock, counter, smallest)
     on_progress("prove", total, total)
-    return Proof(
-        tag=wheel.stem.rsplit("-", 1)[-1],
-        needed=needed,
-        refusals=refusals,
-        replays=tuple(replays),
-        start=start,
-        stock_start=stock_start,
-    )
+    tag, replayed = wheel.stem.rsplit("-", 1)[-1], tuple(replays)
+    return Proof(tag=tag, needed=needed, refusals=refusals, replays=replayed, start=start, stock_start=stock_start)
 
 
 def check_library(wheel: Path, binutils: str) -> tuple[str, ...]:
-    """Return the shared libraries that a wheel's library needs.
-
-    Raises:
-        IncompatibleError: it has a symbol that neither they nor Python have.
-    """
+    """Return the shared libraries that a wheel's library needs; refuse a symbol that neither they nor Python have."""
     with tempfile.TemporaryDirectory(prefix="edge-sdk-prove-") as scratch, zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".so")]
         library = archive.extract(name, scratch)
@@ -210,14 +189,9 @@ def check_library(wheel: Path, binutils: str) -> tuple[str, ...]:
 def undefined_symbols(library: Path, binutils: str) -> list[str]:
     """Return the symbols of a library, C++ names in words, that neither the C and C++ libraries nor Python have."""
     lines = output_of([f"{binutils}nm", "-D", "-C", "--undefined-only", str(library)]).splitlines()
-    found = (line.split(maxsplit=1) for line in lines)
-    return [symbol for kind, symbol in found if not _is_known(kind, symbol)]
-
-
-def _is_known(kind: str, symbol: str) -> bool:
-    """Tell whether a symbol is weak, Python's, or one of a library with versioned symbols."""
-    version = symbol.rpartition("@")[2]
-    return kind == "w" or symbol.startswith(("Py", "_Py")) or version.startswith(_BEHIND)
+    strong = [symbol for kind, symbol in (line.split(maxsplit=1) for line in lines) if kind != "w"]
+    others = [symbol for symbol in strong if not symbol.startswith(("Py", "_Py"))]
+    return [symbol for symbol in others if not symbol.rpartition("@")[2].startswith(_BEHIND)]
 
 
 def check_leaks(wheel: Path, private: Sequence[Path]) -> None:
@@ -249,20 +223,24 @@ def run_python(board: Counter, cpu: Cpu, code: str, *arguments: str) -> subproce
     return run_program(command, timeout_s=_SECONDS, cwd="/", env=board.environment)
 
 
+def output_on(board: Counter, cpu: Cpu, what: str, code: str, *arguments: str) -> Any:
+    """Return the JSON that a program in Python prints on a board; an EdgeError says how `what` ended there."""
+    done = run_python(board, cpu, code, *arguments)
+    if done.returncode:
+        raise EdgeError(f"{what} on an emulated {cpu} ended with {done.returncode}: {last_words(done.stderr)}")
+    return json.loads(done.stdout)
+
+
 def _runs(board: Counter, cpu: Cpu) -> bool:
     return run_python(board, cpu, "import onnxruntime").returncode == 0
 
 
 def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: Path) -> tuple[str, ...]:
-    """Load what the runtime must refuse; return what it says.
-
-    Raises:
-        IncompatibleError: it loads it, dies, or does not name the operator.
-    """
+    """Load what the runtime must refuse, with the operator's name; return what it says."""
     stranger = next(name for name in _STRANGERS if f"ai.onnx:{name}" not in operators)
-    strange = folder / "stranger.onnx"
-    onnx.save(_model_of(stranger), strange)
-    work = folder / "stranger"
+    text = f'<ir_version: 8, opset_import: ["": 18]> one (float[1,4] x) => (float[1,4] y) {{ y = {stranger}(x) }}'
+    strange, work = folder / "stranger.onnx", folder / "stranger"
+    onnx.save(parser.parse_model(text), strange)
     work.mkdir()
     converted = convert(strange, device, work).model
     words = []
@@ -275,27 +253,22 @@ def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: 
     return tuple(words)
 
 
-def _model_of(operator: str) -> onnx.ModelProto:
-    """Return a model that consists of one operator."""
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "one", values[:1], values[1:])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-
-
 def _replay(bundle: Bundle, model: Path, cpu: Cpu, reduced: Counter, stock: Counter) -> Replayed:
     variant = bundle.manifest.variants[0]
     golden, noise = bundle.golden_and_noise()
     prepare = Prepare.of(bundle.manifest)
     tensors = [prepare.normalise(image).copy() for image, _ in golden]
     where = f"{bundle.manifest.name} {variant.name} on an emulated {cpu}"
-    outputs, expected = _outputs(reduced, model, cpu, tensors), _outputs(stock, model, cpu, tensors)
+    with board_outputs(reduced, model, cpu, tensors, _SECONDS) as finish:
+        outputs = finish()
+    with board_outputs(stock, model, cpu, tensors, _SECONDS) as finish:
+        expected = finish()
     worst = 0.0
     for got, (_, promised) in zip(outputs, golden, strict=True):
         problem = largest_difference(got, promised, variant.golden, noise)
         if isinstance(problem, str):
             raise IncompatibleError(f"{where}: the golden inputs give other results: {problem}")
         worst = max(worst, problem)
-    counts, stock_counts = reduced.count(model, cpu), stock.count(model, cpu)
     pairs = [(a, b) for got, other in zip(outputs, expected, strict=True) for a, b in zip(got, other, strict=True)]
     found = Replayed(
         bundle=bundle.manifest.name,
@@ -304,8 +277,8 @@ def _replay(bundle: Bundle, model: Path, cpu: Cpu, reduced: Counter, stock: Coun
         difference=worst,
         stock=stock.recipe.onnxruntime,
         is_identical=all(np.array_equal(a, b) for a, b in pairs),
-        millions=counts.millions,
-        stock_millions=stock_counts.millions,
+        millions=reduced.count(model, cpu).millions,
+        stock_millions=stock.count(model, cpu).millions,
     )
     if stock.recipe.onnxruntime == reduced.recipe.onnxruntime:
         if not found.is_identical:
@@ -316,11 +289,6 @@ def _replay(bundle: Bundle, model: Path, cpu: Cpu, reduced: Counter, stock: Coun
                 f"wheel, expected {_MOST_INSTRUCTIONS} times and {_CALL_MILLIONS} million at most"
             )
     return found
-
-
-def _outputs(board: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    with board_outputs(board, model, cpu, tensors, _SECONDS) as finish:
-        return finish()
 
 
 def _starts(reduced: Counter, stock: Counter, other: Counter, model: Path) -> tuple[dict[str, Start], dict[str, Start]]:
@@ -335,11 +303,8 @@ def _starts(reduced: Counter, stock: Counter, other: Counter, model: Path) -> tu
 
 
 def _marks(board: Counter, cpu: Cpu, model: Path) -> list[tuple[float, float]]:
-    done = run_python(board, cpu, PEAK + _STARTUP, str(model))
-    if done.returncode:
-        line = last_words(done.stderr)
-        raise EdgeError(f"{model.name}: the emulated {cpu} ended with {done.returncode}: {line}")
-    return [(float(seconds), float(kib)) for seconds, kib in json.loads(done.stdout)]
+    said = output_on(board, cpu, model.name, PEAK + _STARTUP, str(model))
+    return [(float(seconds), float(kib)) for seconds, kib in said]
 
 
 def _start(rounds: Sequence[Sequence[tuple[float, float]]]) -> Start:

@@ -17,13 +17,10 @@ from edge_sdk.core.errors import UsageError
 
 
 class Patch(NamedTuple):
-    """One change of a source file.
+    """One change of a file of the source tree, and what it does in a few words.
 
-    Attributes:
-        name: what it does, in a few words.
-        file: path inside the source tree.
-        pattern, replacement: as `re.sub` takes them, with `^` at every line and `.` for line ends too.
-        times: how often the pattern must be found.
+    `pattern` and `replacement` are as `re.sub` takes them, with `^` at every line and `.` for line ends too. The
+    pattern must be found so many `times`.
     """
 
     name: str
@@ -97,12 +94,7 @@ def patches_of(version: str) -> tuple[Patch, ...]:
 
 
 def apply_patches(tree: Path, version: str) -> None:
-    """Patch a source tree in place.
-
-    Raises:
-        UsageError: the version is not known, or a file is missing or not as published.
-        OSError: a file cannot be written.
-    """
+    """Patch a source tree in place; refuse one of an unknown version, or that is not as published."""
     for patch in patches_of(version):
         path = tree / patch.file
         try:
@@ -159,12 +151,7 @@ PROTOC = "3.21"
 
 
 def write_stubs(folder: Path, packages: dict[str, Path]) -> dict[str, Path]:
-    """Write a CMake project for each library of headers; return the folder for each name of FetchContent.
-
-    Args:
-        folder: is made.
-        packages: the unpacked folder by name of the dependency.
-    """
+    """Write CMake projects for libraries of headers, `packages` by name; return the folder by FetchContent's name."""
     found = {}
     for header in HEADERS:
         name = header.name

@@ -11,7 +11,6 @@ the stock wheel. Like a build of ONNX Runtime (build.py), a build goes on where 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -27,25 +26,19 @@ import msgspec
 import numpy as np
 
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import EdgeError, IncompatibleError, UsageError
+from edge_sdk.core.errors import IncompatibleError
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
-from edge_sdk_tools.packages import last_words
 from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, check_programs, open_workspace
-from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of
-from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, run_python
+from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, check_machine, check_programs, open_workspace
+from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of, pretty
+from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, output_on
 from edge_sdk_tools.runtime.recipe import TOOLCHAIN
 
 
 class Package(NamedTuple):
-    """A package that is compiled small.
-
-    Attributes:
-        name, version: on the package index, the name as in the names of its files.
-        sha256: of its source archive there, in hex.
-    """
+    """A package that is compiled small: its name as in the names of its files, and its source archive's hash in hex."""
 
     name: str
     version: str
@@ -56,12 +49,14 @@ class Package(NamedTuple):
         """File name of the source archive."""
         return f"{self.name}-{self.version}.tar.gz"
 
+    @property
+    def requirement(self) -> str:
+        """The package as a requirement for pip."""
+        return f"{self.name}=={self.version}"
 
-OPENCV = Package(
-    "opencv_python_headless",
-    "5.0.0.93",
-    "b82f9831daab90b725c7c1ee1b36cb5732c367096ac76d119e64e14eb70d5f3c",
-)
+
+_OPENCV_SHA256 = "b82f9831daab90b725c7c1ee1b36cb5732c367096ac76d119e64e14eb70d5f3c"
+OPENCV = Package("opencv_python_headless", "5.0.0.93", _OPENCV_SHA256)
 NUMPY = Package("numpy", "2.4.6", "f3a3570c4a2a16746ac2c31a7c7c7b0c186b95ce902e33db6f28094ed7387dda")
 PACKAGES = (OPENCV, NUMPY)
 
@@ -180,10 +175,9 @@ class Compared(msgspec.Struct, frozen=True):
     """The functions of OpenCV and numpy that a device calls, measured with small and stock wheels on an emulated core.
 
     Attributes:
-        cpu_s, stock_cpu_s: least CPU seconds of the emulator by call.
+        cpu_s: least CPU seconds of the emulator by call.
         difference: the largest between both results by call.
-        peak_mb, stock_peak_mb: highest resident memory with both packages imported and the emulator's own,
-            MB of 1e6 bytes.
+        peak_mb: highest resident memory with both packages imported and the emulator's own, MB of 1e6 bytes.
     """
 
     core: str
@@ -214,17 +208,11 @@ def build_small(target: str, output: Path, *, jobs: int | None = None, on_progre
         on_progress: called with a step, how much of it is done, and how much there is.
 
     Raises:
-        UsageError: the target is of another kind, or `output` a file.
         IncompatibleError: the small wheels give other results than the stock ones.
-        MissingDependencyError: a program is missing, or something cannot be fetched.
-        OutputError: the disk is full, or a folder cannot be written.
-        EdgeError: CMake, Meson or the compiler failed; with the last lines of what it said.
+        EdgeError: as of `build_runtime`.
     """
     device = load_target(target)
-    if device.machine != "aarch64":
-        raise UsageError(f"target {device.name} is {device.machine}; small packages are built for aarch64 only")
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output}: a file, expected a folder")
+    check_machine(device, "small packages are")
     check_programs(COMPILERS)
     with open_workspace(output, on_progress) as steps:
         return _Build(steps, device, jobs or os.cpu_count() or 1).run(output)
@@ -245,17 +233,8 @@ class _Build:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, python = self._steps.do, self._device.python
         compiler = output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
-        settings = (
-            PACKAGES,
-            OPENCV_FLAGS,
-            TOOLCHAIN,
-            NUMPY_FLAGS,
-            _CROSS,
-            _PRETENDED,
-            python,
-            compiler,
-            np.__version__,
-        )
+        recipe = (PACKAGES, OPENCV_FLAGS, TOOLCHAIN, NUMPY_FLAGS, _CROSS, _PRETENDED)
+        settings = (*recipe, python, compiler, np.__version__)
         do("small-download", (PACKAGES, python, self._tools), self._stock(NUMPY).parent, self._download)
         sources.check_python_headers(self._headers.parents[1], python)
         for package, configure in ((OPENCV, self._configure_opencv), (NUMPY, self._configure_numpy)):
@@ -283,10 +262,8 @@ class _Build:
         sources.fetch_tools(self._downloads)
         sources.fetch_python_headers(self._device.python, self._downloads)
         for package in PACKAGES:
-            sources.fetch_archive(
-                f"{package.name}=={package.version}", package.archive, package.sha256, self._downloads
-            )
-        wanted = [f"{package.name}=={package.version}" for package in PACKAGES]
+            sources.fetch_archive(package.requirement, package.archive, package.sha256, self._downloads)
+        wanted = [package.requirement for package in PACKAGES]
         download_wheels(wanted, self._device.python, self._downloads / "stock")
 
     def _fresh(self, package: Package, configure: Callable[[Path, Path], None]) -> None:
@@ -305,13 +282,9 @@ class _Build:
         return [*maps, f"-I{include}", "-isystem", str(self._headers)]
 
     def _configure_opencv(self, tree: Path, objects: Path) -> None:
-        toolchain = objects / "toolchain.cmake"
-        toolchain.write_text(TOOLCHAIN.format(compiler=COMPILER))
         include = self._headers / f"python{self._device.python}"
-        settings = {
+        settings: dict[str, object] = {
             **OPENCV_FLAGS,
-            "CMAKE_TOOLCHAIN_FILE": toolchain,
-            "CMAKE_MAKE_PROGRAM": self._tools / "bin" / "ninja",
             **{f"CMAKE_{language}_FLAGS": " ".join(self._flags(OPENCV)) for language in ("C", "CXX")},
             "OPENCV_DOWNLOAD_PATH": objects / "none",
             "OPENCV_PYTHON3_INSTALL_PATH": "python",
@@ -320,9 +293,7 @@ class _Build:
             "PYTHON3_INCLUDE_DIR": include,
             "PYTHON3_NUMPY_INCLUDE_DIRS": np.get_include(),
         }
-        command: list[str | Path] = [self._tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja"]
-        command += ["-S", tree / "opencv", "-B", objects, *(f"-D{name}={value}" for name, value in settings.items())]
-        self._steps.run(f"{OPENCV.name}-configure", command, objects, PYTHONPATH=str(self._tools))
+        self._steps.configure(f"{OPENCV.name}-configure", self._tools, tree / "opencv", objects, settings)
         # What OpenCV says of its build, and where it looks for data files.
         for told in (objects / "modules" / "core" / "version_string.inc", objects / "opencv_data_config.hpp"):
             told.write_text(self._without_folders(told.read_text(encoding="utf-8")), encoding="utf-8")
@@ -366,14 +337,13 @@ class _Build:
         shutil.rmtree(self._made, ignore_errors=True)
         self._made.mkdir()
         wheels = [self._wheel(package) for package in PACKAGES]
-        record.write_bytes(msgspec.json.format(msgspec.json.encode(wheels), indent=2) + b"\n")
+        record.write_bytes(pretty(wheels))
 
     def _wheel(self, package: Package) -> SmallWheel:
         """Write the stock wheel with the compiled libraries in place of its own, and without those that they needed."""
         stock, objects = self._stock(package), self._objects[package.name]
-        files = {
-            name: data for name, data in needed_files(stock).items() if not name.startswith(f"{package.name}.libs/")
-        }
+        its_own = f"{package.name}.libs/"
+        files = {name: data for name, data in needed_files(stock).items() if not name.startswith(its_own)}
         for name in [name for name in files if name.endswith(".so")]:
             files[name] = self._stripped(next(objects.rglob(Path(name).name)))
         if package is NUMPY:  # what it says of its build is the small one's
@@ -405,7 +375,7 @@ class _Build:
             return stripped.read_bytes()
 
     def _prove(self, wheels: tuple[SmallWheel, ...], proof: Path) -> None:
-        counter = set_up(on_progress=lambda *_: None)
+        counter = set_up(on_progress=silent)
         with tempfile.TemporaryDirectory(prefix="edge-sdk-small-") as scratch:
             folder = Path(scratch)
             small = board_with(counter, [self._made / wheel.file for wheel in wheels], folder / "small")
@@ -417,7 +387,7 @@ class _Build:
             for number, core in enumerate(CPUS):
                 self._steps.on_progress("small-prove", number, len(CPUS))
                 compared.append(_compare(small, stock, core, picture, folder))
-        proof.write_bytes(msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
+        proof.write_bytes(pretty(compared))
 
 
 def _compare(small: Counter, stock: Counter, core: Cpu, picture: Path, folder: Path) -> Compared:
@@ -425,11 +395,7 @@ def _compare(small: Counter, stock: Counter, core: Cpu, picture: Path, folder: P
     said_by, results = [], []
     for name, board in (("small", small), ("stock", stock)):
         file = folder / f"{name}-{core}.npz"
-        done = run_python(board, core, PEAK + _CALLS, str(picture), str(file))
-        if done.returncode:
-            line = last_words(done.stderr)
-            raise EdgeError(f"the {name} packages on an emulated {core} ended with {done.returncode}: {line}")
-        said_by.append(json.loads(done.stdout))
+        said_by.append(output_on(board, core, f"the {name} packages", PEAK + _CALLS, str(picture), str(file)))
         results.append(dict(np.load(file)))
     differences = {}
     for name, expected in results[1].items():
@@ -439,8 +405,7 @@ def _compare(small: Counter, stock: Counter, core: Cpu, picture: Path, folder: P
         differences[name] = float(np.abs(got.astype(np.float64) - expected).max(initial=0))
         most = 0.0 if expected.dtype.kind in "ui" else _RELATIVE * float(np.abs(expected).max())
         if differences[name] > most:
-            raise IncompatibleError(
-                f"{name} on an emulated {core}: differs by {differences[name]:g} from the stock one"
-            )
+            where = f"{name} on an emulated {core}"
+            raise IncompatibleError(f"{where}: differs by {differences[name]:g} from the stock one")
     (cpu_s, peak), (stock_cpu_s, stock_peak) = said_by
     return Compared(core, cpu_s, stock_cpu_s, differences, peak * 1024 / 1e6, stock_peak * 1024 / 1e6)

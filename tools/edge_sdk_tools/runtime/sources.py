@@ -36,10 +36,7 @@ _PIP_TIMEOUT_S = 600
 class Component(msgspec.Struct, frozen=True):
     """One source that is in the runtime, as the SBOM names it.
 
-    Attributes:
-        licence: SPDX identifier.
-        sha256: of the archive, in hex; empty for a folder.
-        purl: package URL; empty for a folder.
+    `licence` is an SPDX identifier, `sha256` the archive's, in hex, `purl` a package URL; a folder has none of both.
     """
 
     name: str
@@ -50,12 +47,9 @@ class Component(msgspec.Struct, frozen=True):
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """Patched sources, ready for CMake.
+    """Patched sources, ready for CMake: the root of ONNX Runtime's, and its version, such as "1.21.0".
 
-    Attributes:
-        root: the source of ONNX Runtime.
-        version: of ONNX Runtime, such as "1.21.0".
-        dependencies: folder by FetchContent's name; empty where CMake fetches them itself.
+    `dependencies` has folders by FetchContent's names; it is empty where CMake fetches them itself.
     """
 
     root: Path
@@ -65,11 +59,7 @@ class Tree(msgspec.Struct, frozen=True):
 
 
 def download_debian(folder: Path) -> None:
-    """Fetch what is missing of the sources that Debian's trixie has of ONNX Runtime and its dependencies.
-
-    Raises:
-        MissingDependencyError: apt-get is missing, or the package server cannot be reached.
-    """
+    """Fetch what is missing of the sources that Debian's trixie has of ONNX Runtime and its dependencies."""
     require_apt()
     sources = debian_sources(_RELEASE, with_sources=True)
     apt = Apt(host_architecture(), folder / "apt", folder / "archives", sources)
@@ -97,11 +87,7 @@ def unpack_debian(downloads: Path, folder: Path) -> Tree:
 
 
 def copy_checkout(source: Path, folder: Path) -> Tree:
-    """Copy and patch a source of ONNX Runtime in an empty folder; CMake fetches its dependencies, or is told of them.
-
-    Raises:
-        UsageError: it is no such source, of no known version, or not as published.
-    """
+    """Copy and patch a source of ONNX Runtime in an empty folder; its dependencies are CMake's matter."""
     version = version_of(source)
     root = folder / _ONNXRUNTIME.name
     shutil.copytree(source, root, symlinks=True, ignore=shutil.ignore_patterns(".git", "build"))
@@ -122,12 +108,7 @@ def version_of(source: Path) -> str:
 
 
 def fetch_python_headers(python: str, folder: Path) -> None:
-    """Fetch the headers of an arm64 Python and unpack them into the folder `pythonVERSION`.
-
-    Raises:
-        UsageError: Debian has no such Python.
-        MissingDependencyError: they cannot be fetched, or are those of another Python.
-    """
+    """Fetch the headers of an arm64 Python and unpack them into the folder `pythonVERSION`."""
     if python not in _PYTHONS:
         known = " and ".join(_PYTHONS)
         raise UsageError(f"Python {python}: a reduced runtime can be built and proved for {known} only")
@@ -147,24 +128,18 @@ def fetch_python_headers(python: str, folder: Path) -> None:
 
 def check_python_headers(system: Path, python: str) -> None:
     """Raise MissingDependencyError where the headers in `system` are not those of this Python on arm64."""
-    again = f"remove {system}, and they are fetched again"
-    minor = python.split(".")[1]
-    header = system / "usr" / "include" / f"python{python}" / "patchlevel.h"
+    again = f"the headers of Python {python}; remove {system}, and they are fetched again"
+    include, folder = system / "usr" / "include", f"python{python}"
     for path, wanted in (
-        (header, f"#define PY_MINOR_VERSION {minor}"),
-        (
-            system / "usr" / "include" / "aarch64-linux-gnu" / f"python{python}" / "pyconfig.h",
-            "#define SIZEOF_VOID_P 8",
-        ),
+        (include / folder / "patchlevel.h", f"#define PY_MINOR_VERSION {python.split('.')[1]}"),
+        (include / "aarch64-linux-gnu" / folder / "pyconfig.h", "#define SIZEOF_VOID_P 8"),
     ):
         try:
             text = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
         except OSError as cause:
-            raise MissingDependencyError(
-                f"{path} is missing, expected the headers of Python {python}; {again}"
-            ) from cause
-        if wanted not in re.sub(r"\s+", " ", text):
-            raise MissingDependencyError(f"{path}: expected {wanted!r}, the headers of Python {python}; {again}")
+            raise MissingDependencyError(f"{path} is missing, expected {again}") from cause
+        if wanted not in text:
+            raise MissingDependencyError(f"{path}: expected {wanted!r}, {again}")
 
 
 def state_of(source: Path) -> str:
@@ -192,9 +167,8 @@ def fetch_tools(folder: Path) -> None:
     try:
         pip("install", "--target", str(partial), *_TOOLS, timeout_s=_PIP_TIMEOUT_S)
     except RuntimeError as cause:
-        raise MissingDependencyError(
-            f"pip cannot fetch {', '.join(_TOOLS)} ({cause}); is the package index reachable?"
-        ) from cause
+        what = ", ".join(_TOOLS)
+        raise MissingDependencyError(f"pip cannot fetch {what} ({cause}); is the package index reachable?") from cause
     partial.rename(ready)
 
 
@@ -202,16 +176,7 @@ def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> Non
     """Fetch the source archive of a package into `folder`, unless it is there.
 
     pip would prepare it too, which runs its code with all its build tools and takes minutes: pip is ended once the
-    archive is whole.
-
-    Args:
-        requirement: `name==version`.
-        name: file name of the archive.
-        sha256: of the archive, in hex.
-        folder: where it is kept.
-
-    Raises:
-        MissingDependencyError: it cannot be fetched.
+    archive is whole. `requirement` is `name==version`, `name` that of the archive's file, `sha256` in hex.
     """
     if (folder / name).is_file():
         return
@@ -268,8 +233,7 @@ def unpack_source(archive: Path, folder: Path) -> None:
     """Unpack a source archive, whose one outermost folder becomes `folder`."""
     partial = folder.with_name(f".{folder.name}")
     partial.mkdir()
-    command = ["tar", "-x", "--no-same-owner", "-f", str(archive), "-C", str(partial)]
-    done = run_program(command)
+    done = run_program(["tar", "-x", "--no-same-owner", "-f", str(archive), "-C", str(partial)])
     if done.returncode:
         raise OutputError(f"{archive}: cannot be unpacked: {last_words(done.stderr)}")
     [content] = partial.iterdir()

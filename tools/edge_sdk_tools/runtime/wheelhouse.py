@@ -21,17 +21,16 @@ import msgspec
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import IncompatibleError, OutputError, UsageError, first_line
+from edge_sdk.core.errors import OutputError, UsageError, first_line
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
 from edge_sdk_tools.bundle_folder import is_full
-from edge_sdk_tools.runtime.package import needed_files, pack_wheel
+from edge_sdk_tools.runtime.package import check_built_for, needed_files, pack_wheel
 
 REQUIREMENTS = "requirements.txt"
 _BUILD = "1edge"
 _OF_RUNTIME = re.compile(r"onnxruntime(?![\w.-])", re.IGNORECASE)
 _SMALL = ("numpy", "opencv_python_headless")
-_RUNTIME = "onnxruntime"
 _LONGEST_RECORD = 1 << 20  # bytes that are read of what a reduced runtime says of itself; one has some thousands
 
 
@@ -70,27 +69,20 @@ def make_wheelhouse(
         constraints: file with pip's constraints; what it says of onnxruntime does not count with a reduced one.
 
     Raises:
-        UsageError: a file is no wheel, or not for this target; or `output` exists.
         IncompatibleError: a bundle is for another machine, or does not run with that ONNX Runtime.
-        MissingDependencyError: pip cannot fetch a wheel.
-        OutputError: the folder cannot be written, or the disk is full.
+        EdgeError: a file is no wheel, or not for this target; or one cannot be fetched or written.
     """
     device = load_target(target)
     opened = [Bundle.open(path) for path in bundles]
     if os.path.lexists(output):
         raise UsageError(f"{output}: exists already; give a folder that does not")
     for bundle in opened:
-        promise = bundle.manifest
-        if promise.machine != device.machine:
-            raise IncompatibleError(
-                f"{bundle.path}: built for {promise.machine} (target {promise.target}), target {device.name} is "
-                f"{device.machine}; build it with --target {device.name} first"
-            )
+        check_built_for(bundle, device)
     _read_wheel(wheel, "edge_sdk", device)
     runtime = False
     for path in replaced:  # before anything is fetched
         name = path.name.split("-")[0]
-        found = _read_wheel(path, name if name in _SMALL else _RUNTIME, device)
+        found = _read_wheel(path, name if name in _SMALL else "onnxruntime", device)
         if name not in _SMALL:
             runtime = True
             _check_bundles(opened, device, found)
@@ -102,7 +94,7 @@ def make_wheelhouse(
             made.mkdir()
             operators = {name for bundle in opened for name in bundle.manifest.operators}
             extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
-            _fetch(device, [wheel, *replaced], extra, constraints, fetched, keeps_runtime=not runtime)
+            _fetch(device, [wheel, *replaced, *extra], constraints, fetched, keeps_runtime=not runtime)
             if not runtime:
                 stock = next(fetched.glob("onnxruntime-*.whl"))
                 _check_bundles(opened, device, _read_wheel(stock, "onnxruntime", device))
@@ -124,8 +116,7 @@ class _Runtime(NamedTuple):
 def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
     """Return the version of a wheel and, of a reduced ONNX Runtime, what it says of itself.
 
-    Raises:
-        UsageError: it cannot be read, is the wheel of something else, or of another Python or machine.
+    A wheel that cannot be read, of something else, or of another Python or machine is refused.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -158,20 +149,14 @@ def _check_bundles(bundles: Sequence[Bundle], device: Target, runtime: _Runtime)
 
 
 def _fetch(
-    device: Target,
-    wheels: Sequence[Path],
-    requirements: Sequence[str],
-    constraints: Path | None,
-    folder: Path,
-    *,
-    keeps_runtime: bool,
+    device: Target, wanted: Sequence[Path | str], constraints: Path | None, folder: Path, *, keeps_runtime: bool
 ) -> None:
-    """Have pip fetch requirements, these wheels, and what they need."""
+    """Have pip fetch wheels, requirements, and what they need."""
     glibc, machine = device.wheel_platform.removeprefix("manylinux_2_").split("_", 1)
     tags = platforms(machine, int(glibc))
     # What was compiled may want a newer C library than the target's wheels: it was proved on that of the target.
-    tags += [wheel.stem.rsplit("-", 1)[1] for wheel in wheels if wheel.stem.endswith(machine)]
-    arguments = [*map(str, wheels), *requirements]
+    tags += [one.stem.rsplit("-", 1)[1] for one in wanted if isinstance(one, Path) and one.stem.endswith(machine)]
+    arguments = [*map(str, wanted)]
     if constraints:
         try:
             lines = constraints.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -8,7 +8,7 @@ gates allow.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -35,6 +35,14 @@ TIME_LIMITS = (_SLOWER, _SLOWER_ELSEWHERE)
 """Ratios of times on this machine by which something is decided."""
 
 _NOTICEABLE_ON_BOARD_MS = 0.05  # the call itself is 25 thousand instructions
+Band: TypeAlias = Literal["ok", "worse", "bad"]
+
+_WORSE_LOSS, _BAD_LOSS = 0.01, 0.05
+"""Shares of FP32's quality: one right answer of a hundred is what nobody sees, one of twenty what everybody does."""
+
+_WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.85
+"""Without labels: of the answers that changed, some are better now. YOLOv4-tiny's INT8 finds 89.8 % of FP32's objects
+again, and by labels it loses 1.4 % of the mAP50-95 and nothing of the mAP50 (64 COCO images)."""
 
 
 class BoardTimes(msgspec.Struct, frozen=True):
@@ -47,11 +55,6 @@ class BoardTimes(msgspec.Struct, frozen=True):
     int8_ms: float
     fp32_ms: float
     int8_millions: float | None = None
-
-    @property
-    def source(self) -> str:
-        """Say what the times come from."""
-        return "the cost of its kernels, not counted" if self.int8_millions is None else "counted instructions"
 
     @property
     def doubt(self) -> str:
@@ -88,10 +91,9 @@ def gate_failure_of(
 ) -> GateFailure | None:
     """Return what keeps a model from its gates, the gravest first; None when nothing does.
 
-    A model that is slow for its kernels cannot be mended, one with `quality_first` is slow for its float layers.
-
-    `name` is what the messages call its precision. `board` has estimated times on the target's core, which decide
-    then. `elsewhere` says that the target's core is of another kind than this machine's.
+    A model that is slow for its kernels cannot be mended, one with `quality_first` is slow for its float layers. `name`
+    is what the messages call its precision. `board` has estimated times on the target's core, which decide then.
+    `elsewhere` says that the target's core is of another kind than this machine's.
     """
     slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
     quality = _agreement(proof, gates, name) or _drop(proof, gates)
@@ -106,9 +108,7 @@ def claim_failure_of(proof: Proof, gates: Gates, where: str) -> GateFailure | No
     """
     most = max(NEVER_NOISE * gates.int8_max_drop_relative, _BAD_LOSS)
     found = _agreement(proof, gates, "INT8") or _drop(proof, gates, most)
-    if found is None:
-        return None
-    return msgspec.structs.replace(found, line=f"{where}, {found.line}")
+    return msgspec.structs.replace(found, line=f"{where}, {found.line}") if found else None
 
 
 def check_size(gates: Gates, size_mb: float) -> None:
@@ -128,17 +128,7 @@ def relative_drop(proof: Proof) -> float:
     return max((figure.drop for figure in proof.evaluation.gated), default=1 - proof.agreement.value)
 
 
-Band: TypeAlias = Literal["ok", "worse", "bad"]
-
-_WORSE_LOSS, _BAD_LOSS = 0.01, 0.05
-"""Shares of FP32's quality: one right answer of a hundred is what nobody sees, one of twenty what everybody does."""
-
-_WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.85
-"""Without labels: of the answers that changed, some are better now. YOLOv4-tiny's INT8 finds 89.8 % of FP32's objects
-again, and by labels it loses 1.4 % of the mAP50-95 and nothing of the mAP50 (64 COCO images)."""
-
-
-class Loss(msgspec.Struct, frozen=True):
+class Loss(NamedTuple):
     """How bad a loss is for people, and the figure that says so."""
 
     band: Band
@@ -193,14 +183,12 @@ def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:
 
 def _drop(proof: Proof, gates: Gates, most: float | None = None) -> GateFailure | None:
     """`most` is the largest relative loss that may be noise."""
-    limit, images = gates.int8_max_drop_relative, proof.evaluation.images
+    limit, images, noise = gates.int8_max_drop_relative, proof.evaluation.images, ""
     most = NEVER_NOISE * limit if most is None else most
     fallen = [figure for figure in proof.evaluation.gated if figure.drop > limit + _ROUNDING]
-    if not fallen:
+    worst = max(fallen, key=lambda figure: figure.drop, default=None)
+    if worst is None or worst.reference is None:
         return None
-    worst = max(fallen, key=lambda figure: figure.drop)
-    assert worst.reference is not None  # or nothing had fallen
-    noise = ""
     if worst.drop <= most + _ROUNDING and all(figure.may_be_noise for figure in fallen):
         noise = (
             f"that may be noise: {images} images show a loss in four of five cases from {100 * worst.detectable:.1f} "
@@ -217,10 +205,11 @@ def _drop(proof: Proof, gates: Gates, most: float | None = None) -> GateFailure 
 def _board_time(board: BoardTimes, name: str) -> GateFailure | None:
     if board.int8_ms - board.fp32_ms < _NOTICEABLE_ON_BOARD_MS:
         return None
+    source = "the cost of its kernels, not counted" if board.int8_millions is None else "counted instructions"
     return GateFailure(
         "slow",
         f"{name} takes an estimated {board.int8_ms:.1f} ms and FP32 {board.fp32_ms:.1f} ms on one thread of "
-        f"{board.core}, {board.int8_ms / board.fp32_ms:.2f} times as long, by {board.source}: it gains nothing",
+        f"{board.core}, {board.int8_ms / board.fp32_ms:.2f} times as long, by {source}: it gains nothing",
     )
 
 

@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 _JUDGED_IMAGES = 4  # by which layers are ranked
 _MOST_FLOAT = 0.6  # of all work: with more in float there is no INT8 model left
+_UNSTABLE = "what all images chose may lose less; give more images"
 
 
 class Search(msgspec.Struct, frozen=True, eq=False):
@@ -73,23 +74,16 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         gate_failure = self.chosen.gate_failure if self.chosen else None
         if gate_failure is None:
             return None
-        noisy = (
-            0 if self.claimed else sum(bool(trial.gate_failure and trial.gate_failure.noise) for trial in self.trials)
-        )
+        noisy = 0 if self.claimed else sum(_may_be_noise(trial) for trial in self.trials)
         which = f" (of {noisy} such recipes the one that agrees most with FP32 is carried)" if noisy > 1 else ""
         return f"{gate_failure.line}; {gate_failure.noise}{which}"
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """All that a reader should know before believing the result."""
-        unproved = self.chosen is not None and not self.chosen.macs
-        board = self.int8.board
-        lines = (
-            "it has no convolutions, by whose kernels integers are proved" if unproved else None,
-            board.doubt if board else None,
-            self.doubt,
-        )
-        return (*self.warnings, *(line for line in lines if line))
+        board, is_unproved = self.int8.board, self.chosen is not None and not self.chosen.macs
+        unproved = "it has no convolutions, by whose kernels integers are proved" if is_unproved else ""
+        return (*self.warnings, *(line for line in (unproved, board.doubt if board else "", self.doubt) if line))
 
     def require_int8(self) -> None:
         """Raise AccuracyGateError where nothing was chosen."""
@@ -145,17 +139,13 @@ def cross_validate(search: Search, gates: Gates, *, elsewhere: bool) -> Search:
     return msgspec.structs.replace(search, chosen=claimed, claimed=claimed, is_crossed=True)
 
 
-_UNSTABLE = "what all images chose may lose less; give more images"
-
-
 class RecipeSearch:
     """A running search for a recipe; `warnings` are those about the float model."""
 
     def __init__(
         self, spec: VariantSpec, activations: Activations, images: ImageSplit, warnings: tuple[str, ...] = ()
     ) -> None:
-        self._spec, self._activations, self._images = spec, activations, images
-        self._warnings = warnings
+        self._spec, self._activations, self._images, self._warnings = spec, activations, images, warnings
         self._trials: list[ModelVariant] = []
         self._sensitivities: tuple[Sensitivity, ...] = ()
         self._board: BoardTimes | None = None  # of a model without float layers, whatever its ranges
@@ -177,7 +167,7 @@ class RecipeSearch:
         if self._hold([msgspec.structs.replace(first, calibration=c) for c in others]):
             return
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
-        if best.gate_failure is not None and best.gate_failure.noise:
+        if _may_be_noise(best):
             return
         if self._joins() and self._hold([msgspec.structs.replace(_base(self._trials), shared_scales=False)]):
             return
@@ -202,7 +192,7 @@ class RecipeSearch:
         counts = [1]
         while counts[-1] < len(ranked):
             counts.append(min(2 * counts[-1], len(ranked)))
-        counts = [count for count in counts if ranked and _is_worth_trying(ranked[:count])]
+        counts = [n for n in counts if ranked and sum(one.macs_share for one in ranked[:n]) <= _MOST_FLOAT]
         failed = 0
         for batch in self._batches(counts):
             for count, trial in zip(batch, self._try([self._float(recipe, ranked[:n]) for n in batch]), strict=True):
@@ -255,15 +245,13 @@ class RecipeSearch:
             yield items[start : start + size]
 
     def _try(self, recipes: list[Recipe]) -> list[ModelVariant]:
-        spec, done = self._spec, len(self._trials)
-        total = done + len(recipes)
-        spec.on_progress("try recipes", done, total)
-        made = make_variants(
-            spec,
-            recipes,
-            lambda recipe: self._activations.ranges(recipe.calibration),
-            lambda more, _: spec.on_progress("try recipes", done + more, total),
-        )
+        spec, done, total = self._spec, len(self._trials), len(self._trials) + len(recipes)
+
+        def show(more: int, _total: int) -> None:
+            spec.on_progress("try recipes", done + more, total)
+
+        show(0, total)
+        made = make_variants(spec, recipes, lambda recipe: self._activations.ranges(recipe.calibration), show)
         judged = [self._judged(one) for one in made]
         self._trials += judged
         return judged
@@ -271,15 +259,13 @@ class RecipeSearch:
     def _judged(self, variant: ModelVariant) -> ModelVariant:
         """Add what keeps a model from its gates."""
         gate_failure, board = self._gate_failure(variant)
-        if not variant.has_integers:
-            gate_failure = NOTHING_IN_INTEGERS
+        gate_failure = gate_failure if variant.has_integers else NOTHING_IN_INTEGERS
         return msgspec.structs.replace(variant, gate_failure=gate_failure, board=board)
 
     def _gate_failure(self, variant: ModelVariant) -> tuple[GateFailure | None, BoardTimes | None]:
         """Return what keeps a model from its gates, and its times on the board; None where nothing counted them."""
         spec, proof = self._spec, variant.proof
         gates, elsewhere = spec.spec.gates, spec.target.machine != platform.machine()
-        board: BoardTimes | None
         if not variant.recipe.float_nodes:
             if not self._trials:  # the first; other ranges take the same time
                 self._board = spec.board_times(variant.converted.model)
@@ -293,9 +279,8 @@ class RecipeSearch:
         return gate_failure_of(proof, gates, board=board, elsewhere=elsewhere), board
 
     def _tensors(self) -> list[Tensor]:
-        prepare = Prepare(self._spec.spec.input)
-        files = self._images.calibration.spread(_JUDGED_IMAGES).images
-        return [prepare.normalise(prepare.resize(file.read())).copy() for file in files]
+        prepare, images = Prepare(self._spec.spec.input), self._images.calibration.spread(_JUDGED_IMAGES).images
+        return [prepare.normalise(prepare.resize(image.read())).copy() for image in images]
 
 
 def _base(trials: Sequence[ModelVariant]) -> Recipe:
@@ -308,8 +293,8 @@ def _keeps_quality(trial: ModelVariant) -> bool:
     return trial.gate_failure is None or trial.gate_failure.kind == "slow"
 
 
-def _is_worth_trying(ranked: list[Sensitivity]) -> bool:
-    return sum(one.macs_share for one in ranked) <= _MOST_FLOAT
+def _may_be_noise(trial: ModelVariant) -> bool:
+    return trial.gate_failure is not None and bool(trial.gate_failure.noise)
 
 
 def chosen_among(trials: Sequence[ModelVariant]) -> ModelVariant | None:
@@ -323,5 +308,5 @@ def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant | None:
 
     Agreement has less noise than figures on labels, because every detection counts.
     """
-    noisy = [trial for trial in trials if trial.gate_failure is not None and trial.gate_failure.noise]
+    noisy = [trial for trial in trials if _may_be_noise(trial)]
     return max(noisy, key=lambda trial: trial.proof.agreement.value, default=None)

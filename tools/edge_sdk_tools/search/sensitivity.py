@@ -19,22 +19,25 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from edge_sdk.bundle.bundle import judged_rows
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.graph.index import GraphIndex, attribute
-from edge_sdk_tools.graph.profile import register_extensions
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress
 from edge_sdk_tools.quantize.calibration import Activations, Histogram
 from edge_sdk_tools.quantize.quantize import Recipe, quantized_proto
-from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified
+from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified, open_session
 
 _TELLING = 0.001  # of all noise, most of which a few layers make: who puts in less is left alone
 _TINY = 1e-30
+_ELEMENTWISE = (
+    *("Add", "Clip", "Div", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Mul", "PRelu"),
+    *("Relu", "Sigmoid", "Softplus", "Sub", "Tanh"),
+)
+_LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
@@ -55,11 +58,7 @@ class Ranking:
     """The data that ranking the layers needs."""
 
     def __init__(
-        self,
-        model: Simplified,
-        recipe: Recipe,
-        ranges: Mapping[str, tuple[float, float]],
-        tensors: Sequence[Tensor],
+        self, model: Simplified, recipe: Recipe, ranges: Mapping[str, tuple[float, float]], tensors: Sequence[Tensor]
     ) -> None:
         self.model, self.recipe, self.ranges, self.tensors = model, recipe, dict(ranges), list(tensors)
         self.expected = _outputs(model.proto, tensors)
@@ -72,10 +71,6 @@ class Layer(msgspec.Struct, frozen=True):
 
     operator: str
     nodes: tuple[str, ...]
-
-    def key(self, ranking: Ranking) -> str:
-        """Return a name made of all that decides the layer's noise."""
-        return key_of("layer", ranking.digest, self)
 
 
 def noise_of(layer: Layer, ranking: Ranking) -> float:
@@ -94,7 +89,7 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
         noise_of,
         layers,
         shared=ranking,
-        key=lambda layer: layer.key(ranking),
+        key=lambda layer: key_of("layer", ranking.digest, layer),
         result=float,
         on_done=lambda done, total: on_progress("rank layers", done, total),
     )
@@ -107,27 +102,6 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
     return sorted(
         (one for one in found if one.noise > telling), key=lambda one: (one.operator not in WEIGHTED, -one.noise)
     )
-
-
-_ELEMENTWISE = (
-    "Add",
-    "Clip",
-    "Div",
-    "Elu",
-    "Erf",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Mish",
-    "Mul",
-    "PRelu",
-    "Relu",
-    "Sigmoid",
-    "Softplus",
-    "Sub",
-    "Tanh",
-)
 
 
 def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:
@@ -186,12 +160,7 @@ def with_inner_nodes(proto: onnx.ModelProto, names: Sequence[str]) -> tuple[str,
 
 
 def _outputs(proto: onnx.ModelProto, tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1  # several images at once keep the cores busier than threads that share an operator
-    options.log_severity_level = 4
-    model = proto.SerializeToString()
-    register_extensions(options, model)
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = open_session(proto.SerializeToString())
     name = session.get_inputs()[0].name
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         runs = threads.map(lambda tensor: session.run(None, {name: tensor}), tensors)
@@ -201,9 +170,6 @@ def _outputs(proto: onnx.ModelProto, tensors: Sequence[Tensor]) -> list[NDArray[
 def _noise(got: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
     error = ((got - expected) ** 2).sum(axis=1)
     return float(np.minimum(error / ((expected**2).sum(axis=1) + _TINY), 1.0).mean())
-
-
-_LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 
 class LocalNoise(msgspec.Struct, frozen=True):
@@ -231,7 +197,7 @@ class LocalNoise(msgspec.Struct, frozen=True):
 
 def local_noise(model: Simplified, activations: Activations, quantized: onnx.ModelProto) -> tuple[LocalNoise, ...]:
     """Return the noise of every layer with weights that computes in integers, in graph order."""
-    before, integers = GraphIndex(model.proto.graph), _Integers(quantized)
+    before, links = GraphIndex(model.proto.graph), GraphIndex(quantized.graph)
     total = max(1, sum(model.macs.values()))
     floats = {node.name: node for node in model.proto.graph.node}
     found = []
@@ -239,46 +205,40 @@ def local_noise(model: Simplified, activations: Activations, quantized: onnx.Mod
         original = floats.get(node.name)
         if node.op_type not in WEIGHTED or original is None or len(node.input) < 2:
             continue
-        activation = integers.activation_noise(node.input[0], activations.histograms)
-        weight = integers.weight_noise(node.input[1], before.value(original.input[1]))
+        activation = _activation_noise(node.input[0], links, activations.histograms)
+        weight = _weight_noise(node.input[1], links, before.value(original.input[1]))
         if activation is not None or weight is not None:
             share = model.macs.get(node.name, 0) / total
             found.append(LocalNoise(node.name, str(node.op_type), activation, weight, share))
     return tuple(found)
 
 
-class _Integers:
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self._links = GraphIndex(proto.graph)
+def _activation_noise(name: str, links: GraphIndex, histograms: Mapping[str, Histogram]) -> float | None:
+    dequantize = links.makers.get(name)
+    quantize = links.maker(dequantize.input[0], "QuantizeLinear") if dequantize else None
+    if quantize is None or quantize.input[0] not in histograms:
+        return None
+    scale, zero = (numpy_helper.to_array(links.constants[part]) for part in quantize.input[1:3])
+    least, most = _LEVELS[zero.dtype.name]
+    step, offset = float(scale.item()), int(zero.item())
+    return _noise_of(histograms[quantize.input[0]], step, (least - offset) * step, (most - offset) * step)
 
-    def activation_noise(self, name: str, histograms: Mapping[str, Histogram]) -> float | None:
-        dequantize = self._links.makers.get(name)
-        quantize = self._links.maker(dequantize.input[0], "QuantizeLinear") if dequantize else None
-        if quantize is None or quantize.input[0] not in histograms:
-            return None
-        scale, zero = self._array(quantize.input[1]), self._array(quantize.input[2])
-        least, most = _LEVELS[zero.dtype.name]
-        offset = int(zero.item())
-        step = float(scale.item())
-        return _noise_of(histograms[quantize.input[0]], step, (least - offset) * step, (most - offset) * step)
 
-    def weight_noise(self, name: str, original: NDArray[Any] | None) -> float | None:
-        dequantize = self._links.maker(name, "DequantizeLinear")
-        if original is None or dequantize is None or dequantize.input[0] not in self._links.constants:
-            return None
-        integers, scale, zero = (self._array(part).astype(np.float32) for part in dequantize.input[:3])
-        axis = attribute(dequantize, "axis", 1)
-        if scale.ndim:
-            shape = [-1 if place == axis % integers.ndim else 1 for place in range(integers.ndim)]
-            scale, zero = scale.reshape(shape), zero.reshape(shape)
-        wanted = original.astype(np.float32, copy=False)
-        if wanted.shape != integers.shape:
-            return None
-        error = (integers - zero) * scale - wanted
-        return float(np.vdot(error, error) / (np.vdot(wanted, wanted) + _TINY))
-
-    def _array(self, name: str) -> NDArray[np.generic]:
-        return numpy_helper.to_array(self._links.constants[name])
+def _weight_noise(name: str, links: GraphIndex, original: NDArray[Any] | None) -> float | None:
+    dequantize = links.maker(name, "DequantizeLinear")
+    if original is None or dequantize is None or dequantize.input[0] not in links.constants:
+        return None
+    parts = (numpy_helper.to_array(links.constants[part]) for part in dequantize.input[:3])
+    integers, scale, zero = (part.astype(np.float32) for part in parts)
+    if scale.ndim:
+        axis = attribute(dequantize, "axis", 1) % integers.ndim
+        shape = [-1 if place == axis else 1 for place in range(integers.ndim)]
+        scale, zero = scale.reshape(shape), zero.reshape(shape)
+    wanted = original.astype(np.float32, copy=False)
+    if wanted.shape != integers.shape:
+        return None
+    error = (integers - zero) * scale - wanted
+    return float(np.vdot(error, error) / (np.vdot(wanted, wanted) + _TINY))
 
 
 def _noise_of(histogram: Histogram, step: float, low: float, high: float) -> float:

@@ -41,6 +41,13 @@ from edge_sdk_tools.search.variant import ModelVariant
 
 _TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)
 _COMPARED_IMAGES = 2  # few, because a workstation takes ten times as long with signed activations
+T = TypeVar("T")
+_RUN = "model_run"
+_LEAST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 12, 0.5  # of a race
+_FRAMES = 5  # prepared in each round, for one that is run: they cost little and are noisier
+_CAMERA_WH = (1280, 720)
+_MORE_ARE_FASTER = ("x86_64",)
+"""Machines whose integer convolutions may be faster with four channels, or more, than with three: docs/adr/0012."""
 
 
 def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVariant:
@@ -83,11 +90,6 @@ def _computes_the_same(model: Path, variant: ModelVariant) -> bool:
     return True
 
 
-T = TypeVar("T")
-
-_RUN = "model_run"
-
-
 class KernelRun(msgspec.Struct, frozen=True):
     """One inference: runs and milliseconds of each kernel, by its operator, and what it reads and makes."""
 
@@ -97,10 +99,7 @@ class KernelRun(msgspec.Struct, frozen=True):
     @property
     def operators(self) -> Counter[str]:
         """The number of runs of each operator."""
-        found: Counter[str] = Counter()
-        for name, count in self.counts.items():
-            found[name.split()[0]] += count
-        return found
+        return Counter(name.split()[0] for name in self.counts.elements())
 
 
 def kernel_runs(session: ProfiledSession) -> list[KernelRun]:
@@ -123,12 +122,6 @@ def _name(kernel: ProfileEvent) -> str:
     """Name a kernel with types and shapes: a convolution of four channels is another kernel than one of three."""
     sides = (kernel.args.get(key, []) for key in ("input_type_shape", "output_type_shape"))
     return f"{kernel.args['op_name']} {msgspec.json.encode(list(sides)).decode()}"
-
-
-_LEAST_ROUNDS = 3
-_MOST_ROUNDS = 12
-_SECONDS = 0.5
-_FRAMES = 5  # prepared in each round, for one that is run: they cost little and are noisier
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -155,15 +148,10 @@ class Race(msgspec.Struct, frozen=True):
     rounds: int
 
 
-def race(
-    floats: tuple[ProfiledSession, Prepare],
-    levels: tuple[ProfiledSession, Prepare],
-    image: Image,
-) -> Race:
+def race(floats: tuple[ProfiledSession, Prepare], levels: tuple[ProfiledSession, Prepare], image: Image) -> Race:
     """Let both ways have the same frame in turn; each is a warmed-up model and what prepares frames for it."""
     frame = Frame(image, 0, 0.0, 0, "race")
-    prepare_ms: list[list[float]] = []
-    run_ms: list[list[float]] = []
+    prepare_ms, run_ms = list[list[float]](), list[list[float]]()
     for _, prepare in (floats, levels):
         prepare(frame)  # the first frame of a size paints the padding
     deadline = time.process_time() + _SECONDS  # on a busy machine seconds pass without a round
@@ -203,11 +191,6 @@ def _ms(call: Callable[[T], object], argument: T) -> float:
     start = time.perf_counter()
     call(argument)
     return (time.perf_counter() - start) * 1e3
-
-
-_CAMERA_WH = (1280, 720)
-_MORE_ARE_FASTER = ("x86_64",)
-"""Machines whose integer convolutions may be faster with four channels, or more, than with three: docs/adr/0012."""
 
 
 class InputTrial(msgspec.Struct, frozen=True):

@@ -38,18 +38,15 @@ from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 from edge_sdk_tools.prove.parity import Proof, measure, timed
 from edge_sdk_tools.quantize.convert import Converted, float_file
 from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
-from edge_sdk_tools.quantize.quantize import Recipe
+from edge_sdk_tools.quantize.quantize import Quantized, Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.gates import TIME_LIMITS, BoardTimes, GateFailure
 
 
 class VariantSpec:
-    """All that the variants of one input size have in common.
+    """All that the variants of one input size have in common; a ModelError says that the model cannot be simplified.
 
     Pickling leaves out the loaded model and the progress; a process that needs the model loads it once.
-
-    Raises:
-        ModelError: ONNX Runtime's optimization changes what the model computes, or cannot simplify it.
     """
 
     def __init__(
@@ -111,10 +108,9 @@ class VariantSpec:
         """The float model, which keeps its outputs for inputs that come again."""
         with self._loading:
             if self._fp32 is None:
-                session = Session(self._model, SessionSettings(), "the FP32 model")
-                self._fp32 = Subject(
-                    "the FP32 model", self.spec, self._labels, session, self._sha256, memory=OutputMemory()
-                )
+                name = "the FP32 model"
+                session, memory = Session(self._model, SessionSettings(), name), OutputMemory()
+                self._fp32 = Subject(name, self.spec, self._labels, session, self._sha256, memory=memory)
             return self._fp32
 
     @functools.cached_property
@@ -175,15 +171,15 @@ class VariantSpec:
 
 
 class BuiltModel(msgspec.Struct, frozen=True):
-    """The result of `build_variant`: both files as bytes, facts of the converted one, and the proof without times."""
+    """The result of `build_variant`: both files as bytes, what is known of them, and the proof without times.
+
+    The paths in it are gone.
+    """
 
     onnx: bytes
     file: bytes
-    suffix: str
-    operators: tuple[str, ...]
-    float_nodes: tuple[str, ...]
-    macs: dict[str, int]
-    has_integers: bool
+    made: Quantized
+    converted: Converted
     proof: Proof
 
 
@@ -191,9 +187,7 @@ def build_variant(spec: VariantSpec, recipe: Recipe, ranges: Ranges) -> BuiltMod
     """Write the model file of a recipe and measure it beside FP32, all but its time.
 
     `ranges` has the range of each activation by the recipe's calibration; it is empty for a precision that needs none.
-
-    Raises:
-        OutputError: the disk is full or cannot be written to.
+    An OutputError says that the disk is full or cannot be written to.
     """
     spec.check_here(recipe)
     maker = MAKERS[recipe.precision]
@@ -203,16 +197,7 @@ def build_variant(spec: VariantSpec, recipe: Recipe, ranges: Ranges) -> BuiltMod
             made = maker.write(spec.simplified, ranges, recipe, folder / "model.onnx")
             converted = maker.convert(made.path, spec.target, folder)
             proof = measure(spec.spec, spec.fp32, made.macs, converted, spec.evaluation, spec.on_progress, spec.threads)
-            return BuiltModel(
-                made.path.read_bytes(),
-                converted.model.read_bytes(),
-                converted.model.suffix,
-                converted.operators,
-                made.float_nodes,
-                made.macs,
-                made.has_integers,
-                proof,
-            )
+            return BuiltModel(made.path.read_bytes(), converted.model.read_bytes(), made, converted, proof)
     except OSError as cause:
         why = "no space left on the disk" if is_full(cause) else cause.strerror or str(cause)
         where = spec.folder or tempfile.gettempdir() if is_full(cause) else cause.filename
@@ -258,7 +243,7 @@ class ModelVariant(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def precision(self) -> Precision:
-        """The precision of the recipe."""
+        """The recipe's."""
         return self.recipe.precision
 
     @property
@@ -307,26 +292,20 @@ def _job(item: tuple[Recipe, Ranges], spec: VariantSpec) -> BuiltModel:
 
 def _timed(spec: VariantSpec, recipe: Recipe, built: BuiltModel) -> ModelVariant:
     folder = Path(tempfile.mkdtemp(prefix="variant-", dir=spec.folder))
-    model, file = folder / "model.onnx", folder / f"carried{built.suffix}"
+    model, file = folder / "model.onnx", folder / f"carried{built.converted.model.suffix}"
     model.write_bytes(built.onnx)
     file.write_bytes(built.file)
-    converted = Converted(file, built.operators)
+    converted = Converted(file, built.converted.operators)
+    settings = timing_settings(spec.target)
+    proof = timed(built.proof, spec.spec, spec.timed_fp32, converted, spec.on_progress, TIME_LIMITS, settings)
     return ModelVariant(
         recipe=recipe,
         spec=spec.spec,
         fp32=spec.fp32.session,
         onnx=model,
         converted=converted,
-        float_nodes=built.float_nodes,
-        macs=built.macs,
-        has_integers=built.has_integers,
-        proof=timed(
-            built.proof,
-            spec.spec,
-            spec.timed_fp32,
-            converted,
-            spec.on_progress,
-            TIME_LIMITS,
-            timing_settings(spec.target),
-        ),
+        float_nodes=built.made.float_nodes,
+        macs=built.made.macs,
+        has_integers=built.made.has_integers,
+        proof=proof,
     )
