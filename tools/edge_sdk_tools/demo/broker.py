@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,7 +32,6 @@ from edge_sdk_tools.packages import last_words
 HOST = "127.0.0.1"
 PROTOCOL = "3.1.1"
 """The newest version of MQTT that the broker speaks."""
-
 _ATTEMPTS = 5  # another program may take the port between the choice and the start
 _READY_S = 20.0
 _LISTENS = "the broker listens"  # what it says itself: another program on its port would accept a connection too
@@ -72,16 +71,15 @@ def running_broker() -> Iterator[int]:
     """Run a broker, and yield its port."""
     if importlib.util.find_spec("amqtt") is None:
         raise MissingDependencyError("amqtt is not installed: pip install 'edge-sdk[demo]'")
-    with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder:
         errors = Path(folder) / "errors.txt"
         for _ in range(_ATTEMPTS):
             port = _free_port()
-            command = [sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)]
-            if _is_ready(stack.enter_context(child(command, errors)), errors):
-                break
-        else:
-            raise PublishError(f"the demo's broker does not start: {last_line(errors)}")
-        yield port
+            with child([sys.executable, "-m", "edge_sdk_tools.demo.broker", str(port)], errors) as process:
+                if _is_ready(process, errors):
+                    yield port
+                    return
+        raise PublishError(f"the demo's broker does not start: {last_line(errors)}")
 
 
 def _free_port() -> int:

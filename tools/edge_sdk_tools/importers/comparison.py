@@ -164,25 +164,24 @@ def verify(model: bytes, where: str, probes: Sequence[Probe], original: Observat
 
 
 def _compare(runner: Runner, probes: Sequence[Probe], original: Observation) -> Comparison:
-    names = original.names
-    differences: list[list[OutputDifference]] = [[] for _ in names]
+    differences: dict[str, list[OutputDifference]] = {name: [] for name in original.names}
     problem = None
     for probe, wanted in zip(probes, original.outputs, strict=True):
         got = tuple(runner(probe.make()).values())
         if len(got) != len(wanted):
             return Comparison((), f"it has {len(got)} outputs, the original {len(wanted)}")
-        for index, (name, a, b) in enumerate(zip(names, got, wanted, strict=True)):
+        for name, a, b in zip(differences, got, wanted, strict=True):
             if a.shape != b.shape:
                 what = f"output {name!r} has shape {a.shape} on input {probe.name!r}, expected {b.shape}"
                 return Comparison((), what)
             found, allowed = measure_difference(name, probe, a, b)
-            differences[index].append(found)
+            differences[name].append(found)
             if allowed is not None and problem is None:
                 problem = (
                     f"output {name!r} differs by {found.absolute:.3g} on input {probe.name!r}, "
                     f"where rounding explains {allowed:.3g}"
                 )
-    return Comparison(tuple(_worst(found) for found in differences), problem)
+    return Comparison(tuple(map(_worst, differences.values())), problem)
 
 
 def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -> tuple[OutputDifference, float | None]:

@@ -5,11 +5,13 @@ Of all layers that are converted only convolutions have weights.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import open_regular, read_regular
 
+N = TypeVar("N", bound=float)
 _INT_MAX = 2**31 - 1  # Darknet's own limit: C's int
 
 
@@ -42,22 +45,22 @@ class Section(msgspec.Struct, frozen=True):
         text = self.options.get(key, default)
         if text is None:
             raise self.error(f"{key} is missing")
-        value = self._parse_integer(key, text)
+        value = self._parse(int, key, text)
         if not minimum <= value <= maximum:
             raise self.error(f"{key} is {value}, expected {minimum} to {maximum}")
         return value
 
     def number(self, key: str, default: float) -> float:
         """Return the option `key` as a finite number, or `default` where it is missing."""
-        return self._parse_number(key, self.options.get(key, str(default)))
+        return self._parse(float, key, self.options.get(key, default))
 
     def integers(self, key: str) -> tuple[int, ...]:
         """Return an option that holds whole numbers separated by commas; empty where the key is missing."""
-        return tuple(self._parse_integer(key, part) for part in self._parts(key))
+        return tuple(self._parse(int, key, part) for part in self._parts(key))
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return an option that holds numbers separated by commas; empty where the key is missing."""
-        return tuple(self._parse_number(key, part) for part in self._parts(key))
+        return tuple(self._parse(float, key, part) for part in self._parts(key))
 
     def refuse(self, neutral: dict[str, str]) -> None:
         """Refuse options with another value than the `neutral` one, which changes nothing: they are not converted."""
@@ -69,20 +72,12 @@ class Section(msgspec.Struct, frozen=True):
         # Darknet's own files end some lists with a comma.
         return [part for part in self.options.get(key, "").split(",") if part]
 
-    def _parse_integer(self, key: str, text: str | int) -> int:
-        try:
-            return int(text)
-        except ValueError:
-            raise self.error(f"{key} is {text!r}, expected a whole number") from None
-
-    def _parse_number(self, key: str, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise self.error(f"{key} is {text!r}, expected a number")
-        return value
+    def _parse(self, kind: type[N], key: str, text: str | float) -> N:
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+            if math.isfinite(value):
+                return value
+        raise self.error(f"{key} is {text!r}, expected a {'whole ' if kind is int else ''}number")
 
 
 def read_cfg(path: Path) -> tuple[Section, list[Section]]:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -32,7 +31,7 @@ from edge_sdk_tools.check.sandbox import Examined
 from edge_sdk_tools.check.shapes import adopted
 from edge_sdk_tools.datasets.class_names import LISTS, read_labels
 from edge_sdk_tools.importers.plan import DescribedModel, described_in
-from edge_sdk_tools.packages import last_words
+from edge_sdk_tools.packages import last_words, run_program
 
 _USUAL_LABELS = {
     ("detection", 20): ("voc20", "Pascal VOC"),
@@ -43,7 +42,6 @@ _USUAL_LABELS = {
     ("classification", 1001): ("imagenet1k", "ImageNet after a background"),
 }
 """The list of labels that are guessed by task and number of classes, and of what in words."""
-
 _LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
@@ -105,8 +103,8 @@ def describe(
         return _as_imported(model, known, labels)
     wanted = _wanted_task(model, report, task)
     names = names_in(metadata)
-    lines = len(read_labels(labels)) if labels else None
-    reading = _recognised(model, report, input_spec, wanted, decoder, len(names) if names else None, lines)
+    lines = len(read_labels(labels)) if labels else 0
+    reading = _recognised(model, report, input_spec, wanted, decoder, len(names), lines)
     guessed: dict[str, str] = {}
     if decoder is None and _wanted_task(model, report, None) is None:
         others = f", which {', '.join(reading.others)} would read too" if reading.others else ""
@@ -220,7 +218,7 @@ def _as_onnx(model: Path) -> Path:
         if program is None or not model.is_file():
             how = f"with Ultralytics: {' '.join(command)}, {then}"
             raise UsageError(f"{model}: a PyTorch checkpoint, expected .onnx; {how}")
-        done = subprocess.run([program, *command[1:]], capture_output=True, text=True, errors="replace", check=False)
+        done = run_program([program, *command[1:]])
         if done.returncode or not made.exists():
             raise ModelError(f"{model}: `{' '.join(command)}` failed: {last_words(done.stderr or done.stdout)}")
         return made
@@ -260,9 +258,8 @@ def _looked_at(model: Path, size_wh: tuple[int, int] | None) -> tuple[Examined, 
 
 
 def _examined(model: Path, given: InputSpec) -> Examined:
-    spec = ModelSpec(
-        model=str(model), name="model", task="classification", decoder="logits", labels="labels.txt", input=given
-    )
+    file, labels = str(model), _LABELS_FILE
+    spec = ModelSpec(model=file, name="model", task="classification", decoder="logits", labels=labels, input=given)
     examined = examine_as_declared(spec)
     for error in examined.report.of("error"):
         if error.rule == "file":
@@ -301,14 +298,9 @@ def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | N
 
 
 def _recognised(
-    model: Path,
-    report: CheckReport,
-    given: InputSpec,
-    task: Task | None,
-    decoder: str | None,
-    names: int | None,
-    lines: int | None,
+    model: Path, report: CheckReport, given: InputSpec, task: Task | None, decoder: str | None, names: int, lines: int
 ) -> _Reading:
+    """Return the first decoder that reads the outputs, for so many names in the metadata, else lines that are given."""
     shapes = [output.shape or () for output in report.outputs]
     said = report.metadata.get("task")
     if decoder is not None and decoder not in {entry.name for entry in TABLE}:
@@ -342,8 +334,8 @@ def _recognised(
             + (f"if it is one for {' or '.join(vague)}, say so with --task; " if vague and not task else "")
             + "docs/model-toml.md has what each decoder reads: write the model.toml by hand"
         )
-    if names is None:
-        readings.sort(key=lambda reading: lines is not None and reading.class_count != lines)
+    if not names:
+        readings.sort(key=lambda reading: lines > 0 and reading.class_count != lines)
         others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
         return msgspec.structs.replace(readings[0], others=others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]

@@ -23,7 +23,6 @@ INPUT_NAME = "images"
 PREFERRED_OPSET = 18
 """The opset that torch.export's exporter is written for; to lower ones it converts, and was seen to fail or to write a
 model that does not load."""
-
 _BATCH = "batch"
 _PROGRAM, _TRACE = "torch.export", "TorchScript"
 _NOT_THE_MODEL = (Path(torch.__file__).parent, Path(__file__).parent)
@@ -161,11 +160,7 @@ def export(order: Order, probes: Sequence[Probe], observation: Observation) -> E
 
 
 def _tried(
-    name: str,
-    exporter: Callable[[Order], Exported],
-    order: Order,
-    probes: Sequence[Probe],
-    observation: Observation,
+    name: str, exporter: Callable[[Order], Exported], order: Order, probes: Sequence[Probe], observation: Observation
 ) -> Exported | Failure:
     try:
         made = exporter(order)

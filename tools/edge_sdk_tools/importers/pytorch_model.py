@@ -30,7 +30,6 @@ from edge_sdk_tools.check.model_file import MOST_BYTES
 from edge_sdk_tools.importers.plan import describe_fault
 
 Form: TypeAlias = Literal["module", "program", "script"]
-
 # Named by torch.export.pt2_archive.constants; these are unpickled without any limit when loaded.
 _OBJECTS = ("custom_obj_", "opaque_obj_")
 # torch.load obeys it over the `weights_only=False` that torch.export.load falls back to.

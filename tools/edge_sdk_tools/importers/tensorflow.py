@@ -25,7 +25,6 @@ from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 OPSET = 17
 """The opset that tf2onnx writes; every ONNX Runtime that a target may name runs it."""
-
 Untyped: TypeAlias = Any
 """Type of objects of TensorFlow and tf2onnx, which are not installed with any extra, so their types are not checked."""
 Layout: TypeAlias = Literal["NCHW", "NHWC"]

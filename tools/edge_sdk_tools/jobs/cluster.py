@@ -36,7 +36,6 @@ from edge_sdk_tools.jobs.results import Outcome, Outcomes, outcome_of, package_v
 
 T = TypeVar("T")
 S = TypeVar("S")
-
 _ADDRESS = re.compile(r"(tcp|tls)://([\w.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")
 _PATIENCE_S = 10.0
 _POLL_S = 0.5
@@ -52,9 +51,9 @@ class Cluster:
     """
 
     def __init__(self, address: str) -> None:
+        self._address, self._where = address, f"scheduler {address}"
         if not _ADDRESS.fullmatch(address):
-            raise UsageError(f"scheduler {address}: expected tcp://HOST:PORT or tls://HOST:PORT")
-        self._address = address
+            raise UsageError(f"{self._where}: expected tcp://HOST:PORT or tls://HOST:PORT")
         with contextlib.ExitStack() as undo:
             undo.enter_context(_silence())
             self._client = self._connect()
@@ -126,9 +125,9 @@ class Cluster:
             self._knock()
             return Client(self._address, security=security, timeout=_PATIENCE_S, set_as_default=False)
         except _GONE as cause:
+            what = f"nobody answers within {_PATIENCE_S:.0f} s"
             raise UsageError(
-                f"scheduler {self._address}: nobody answers within {_PATIENCE_S:.0f} s; is `dask scheduler` running "
-                "there, with this protocol?"
+                f"{self._where}: {what}; is `dask scheduler` running there, with this protocol?"
             ) from cause
 
     def _security(self) -> Security:
@@ -137,11 +136,9 @@ class Cluster:
             security = Security()
             certified = security.get_connection_args("client").get("ssl_context") is not None
         except (OSError, TypeError, ValueError) as cause:
-            raise UsageError(f"scheduler {self._address}: Dask's configuration of TLS: {typed_line(cause)}") from cause
+            raise UsageError(f"{self._where}: Dask's configuration of TLS: {typed_line(cause)}") from cause
         if self._address.startswith("tls:") and not certified:
-            raise UsageError(
-                f"scheduler {self._address}: Dask's configuration names no certificates for TLS, see docs/cluster.md"
-            )
+            raise UsageError(f"{self._where}: Dask's configuration names no certificates for TLS, see docs/cluster.md")
         return security
 
     def _knock(self) -> None:
@@ -155,9 +152,8 @@ class Cluster:
         try:
             self._client.wait_for_workers(1, timeout=_PATIENCE_S)
         except _GONE as cause:
-            raise UsageError(
-                f"scheduler {self._address}: no worker within {_PATIENCE_S:.0f} s; start some, see docs/cluster.md"
-            ) from cause
+            what = f"no worker within {_PATIENCE_S:.0f} s"
+            raise UsageError(f"{self._where}: {what}; start some, see docs/cluster.md") from cause
 
     def _compare(self) -> None:
         """Compare the workers' versions with this machine's; an exception is the answer of one without edge-sdk."""
@@ -166,10 +162,8 @@ class Cluster:
             found = answer if isinstance(answer, dict) else {}
             what = next((name for name, version in expected.items() if found.get(name) != version), None)
             if what is not None:
-                raise UsageError(
-                    f"scheduler {self._address}: worker {worker} has {what} {found.get(what, 'none')[:20]}, this "
-                    f"machine {expected[what][:20]}; install the same environment there"
-                )
+                has = f"worker {worker} has {what} {found.get(what, 'none')[:20]}, this machine {expected[what][:20]}"
+                raise UsageError(f"{self._where}: {has}; install the same environment there")
 
     def _threads_per_job(self) -> int:
         threads: Counter[str | None] = Counter()
@@ -179,7 +173,7 @@ class Cluster:
         return max(1, min((cores[host] // threads[host] for host in cores if threads[host]), default=1))
 
     def _lost(self, why: str) -> EdgeError:
-        return EdgeError(f"scheduler {self._address}: lost: {why}; run again when it is back")
+        return EdgeError(f"{self._where}: lost: {why}; run again when it is back")
 
 
 def _close(client: Client) -> None:
@@ -208,9 +202,8 @@ def _outcome(future: Future, key: str) -> Outcome:
     try:
         outcome: Outcome = future.result()
     except KilledWorker as cause:
-        raise EdgeError(
-            f"{key}: the workers that ran it died, one after another: killed, perhaps for want of memory"
-        ) from cause
+        why = "killed, perhaps for want of memory"
+        raise EdgeError(f"{key}: the workers that ran it died, one after another: {why}") from cause
     except _GONE:
         raise
     except Exception as cause:  # anything that Dask could not transfer

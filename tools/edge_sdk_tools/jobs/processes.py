@@ -22,7 +22,6 @@ from edge_sdk_tools.jobs.results import Outcome, Outcomes, outcome_of
 
 T = TypeVar("T")
 S = TypeVar("S")
-
 _unpacked: dict[str, object] = {}
 """In a worker: the shared object of the run that it works for."""
 

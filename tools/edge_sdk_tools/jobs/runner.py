@@ -17,9 +17,7 @@ from edge_sdk_tools.jobs.results import Executor, SerialExecutor, Store, decoded
 T = TypeVar("T")
 S = TypeVar("S")
 R = TypeVar("R")
-
 _MOST_KEPT = 2_000_000_000  # bytes
-
 OnProgress: TypeAlias = Callable[[str, int, int], None]
 """Called with a step's name, how much is done, and how much there is."""
 

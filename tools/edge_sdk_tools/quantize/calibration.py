@@ -38,7 +38,6 @@ BINS = 2**16
 _POSITIVE = BINS // 2
 Calibration: TypeAlias = Literal["percentile 99.999", "percentile 99.99", "percentile 99.9999", "min-max", "entropy"]
 """A way to choose ranges; docs/adr/0011 has what they cost, and why the first is the first."""
-
 CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
 # Of entropy: the levels of an integer, the bins that it is judged by, the shares of the whole range that it tries.
 _LEVELS, _BINS, _SHARES = 255, 2048, np.geomspace(1.0, 0.1, 64)
@@ -51,17 +50,10 @@ _MEMORY_MB = 600
 """Activations of all threads together; a model that holds more is looked at by fewer of them."""
 _ENOUGH_IMAGES = 10
 _NAMED = 3
-
-
-def _edges() -> NDArray[np.float64]:
-    """Return the edges of all bins in the order of their values, float64 (65537,): -inf, ..., -0, 0, ..., inf."""
-    values = (np.arange(_POSITIVE, dtype=np.uint32) << 16).view(np.float32)
-    # Patterns that are no numbers count nothing.
-    magnitudes = np.append(np.where(np.isfinite(values), values, np.inf), np.inf).astype(np.float64)
-    return np.concatenate([-magnitudes[:0:-1], magnitudes])
-
-
-_EDGES = _edges()
+_VALUES = (np.arange(_POSITIVE, dtype=np.uint32) << 16).view(np.float32)
+_MAGNITUDES = np.append(np.where(np.isfinite(_VALUES), _VALUES, np.inf), np.inf).astype(np.float64)
+_EDGES = np.concatenate([-_MAGNITUDES[:0:-1], _MAGNITUDES])
+"""Of all bins in the order of their values: -inf, ..., -0, 0, ..., inf; patterns that are no numbers count nothing."""
 _SMALLEST_SPAN = 255 * float(np.finfo(np.float32).tiny)
 _ODD = 0.38196601125010515  # 2 - the golden ratio: no fraction with small numbers comes near it
 _ORDER = np.concatenate([np.arange(BINS - 1, _POSITIVE - 1, -1), np.arange(_POSITIVE)])
@@ -88,11 +80,6 @@ class Histogram:
             np.add.at(self.counts, upper, 1)  # in place: an array of counts an image would be new pages every time
             self.low, self.high = min(self.low, low), max(self.high, high)
         return low, high
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether all values are the same, or so nearly that a float32 scale between them would be 0."""
-        return self.high - self.low <= _SMALLEST_SPAN
 
     def spanned(self, share: float) -> tuple[float, float]:
         """Return the range that holds a `share` (0-1) of the values, as many cut off below as above.
@@ -346,8 +333,9 @@ def _one_class(activations: Activations, labels: Sequence[str], known: Sequence[
 
 
 def _constants(activations: Activations) -> str:
-    """Name tensors whose range has no width; the quantizer gives them a scale that holds their value."""
-    values = {h: (name, h.low) for name, h in activations.histograms.items() if h.is_constant}
+    """Name tensors whose range has no width, or so little that a float32 scale would be 0."""
+    items = activations.histograms.items()
+    values = {h: (name, h.low) for name, h in items if h.high - h.low <= _SMALLEST_SPAN}
     if not values:
         return ""
     named = ", ".join(f"{name!r} {value:.3g}" for name, value in list(values.values())[:_NAMED])

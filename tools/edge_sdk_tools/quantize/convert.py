@@ -142,12 +142,7 @@ def operators_config(models: Sequence[Path], work: Path) -> str:
 
 
 class OrtFormat(NamedTuple):
-    """What a file in ORT format says of itself.
-
-    Attributes:
-        version: of the format; a runtime reads the versions that it knows.
-        is_runtime_style: whether optimisations are left to the device, as ORT's style Runtime does.
-    """
+    """The version of a file in ORT format, and whether its optimisations are left to the device (style Runtime)."""
 
     version: int
     is_runtime_style: bool

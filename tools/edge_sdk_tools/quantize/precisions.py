@@ -41,7 +41,6 @@ from edge_sdk_tools.quantize.simplified import Simplified, failing_as, simplify,
 
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
 """Low and high of every activation, by its name."""
-
 _PRODUCTS = ("Gemm", "MatMul")
 _LEAST_SHARE = 0.5
 _FEWEST = 256  # elements: what is smaller saves less than its Cast costs

@@ -241,12 +241,10 @@ def shuffle_by_gather(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ..
         is_shuffle = len(split) == 5 and whole == (split[0], split[1] * split[2], *split[3:])
         if not is_shuffle or attribute(node, "perm") != _GROUPS_LAST or shapes.get(after.output[0]) != whole:
             continue
-        order = np.arange(split[1] * split[2]).reshape(split[1], split[2]).T.ravel()
-        graph.initializer.append(numpy_helper.from_array(order, f"{node.name}/order"))
+        order, name = np.arange(split[1] * split[2]).reshape(split[1], split[2]).T.ravel(), f"{node.name}/order"
+        graph.initializer.append(numpy_helper.from_array(order, name))
         gone.update((before.name, node.name))
-        gathers[after.name] = helper.make_node(
-            "Gather", [before.input[0], f"{node.name}/order"], after.output, node.name, axis=1
-        )
+        gathers[after.name] = helper.make_node("Gather", [before.input[0], name], after.output, node.name, axis=1)
     replace_all(graph.node, [gathers.get(node.name, node) for node in graph.node if node.name not in gone])
 
 

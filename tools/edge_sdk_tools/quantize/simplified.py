@@ -27,10 +27,8 @@ from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 from edge_sdk_tools.importers.onnx_model import pool_means
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-
 _MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 _CORNERS = (4, 4)
-
 _Shapes = Mapping[str, tuple[int, ...]]
 _THREE, _SIX = 3, 6
 _ALL = ort.GraphOptimizationLevel.ORT_ENABLE_ALL

@@ -211,14 +211,7 @@ def _settled(value: float) -> float:
 
 
 def _chart(
-    title: str,
-    unit: str,
-    rows: Sequence[Row],
-    axis: Axis,
-    *,
-    form: str = "{:g}%",
-    factor: int = 100,
-    most: int = MOST_ROWS,
+    title: str, unit: str, rows: list[Row], axis: Axis, *, form: str = "{:g}%", factor: int = 100, most: int = MOST_ROWS
 ) -> BarChart:
     """Return a chart with at most so many visible rows, whose axis is written in percent, or in what `form` says."""
     ticks = Axis(factor * axis.low, factor * axis.high).ticks(_TICKS, form)

@@ -192,8 +192,11 @@ def _teacher(distilled: Distilled) -> Step:
 
 
 def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> Step:
-    quality = int8.proof.evaluation.quality
+    quality, change = int8.proof.evaluation.quality, None
     reference = quality[0].reference if quality else None
+    if imported is not None:
+        images, inputs, largest, share = imported.images, imported.inputs, imported.largest, imported.largest_share
+        change = OutputChange(against="source", images=images, inputs=inputs, largest=largest, largest_share=share)
     return Step(
         kind="fp32",
         name="FP32",
@@ -204,7 +207,7 @@ def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> St
         change=_change_from_teacher(steps.distilled),
         against="teacher" if steps.distilled else None,
         latency_ratio=1.0,
-        outputs=_import_change(imported),
+        outputs=change,
     )
 
 
@@ -216,18 +219,6 @@ def _change_from_teacher(distilled: Distilled | None) -> Interval | None:
     if promise.teacher_value is None:
         return _missing(Interval(promise.student, promise.low, promise.high))
     return Interval(promise.student - promise.teacher_value, promise.low, promise.high)
-
-
-def _import_change(imported: ImportRecord | None) -> OutputChange | None:
-    if imported is None:
-        return None
-    return OutputChange(
-        against="source",
-        images=imported.images,
-        inputs=imported.inputs,
-        largest=imported.largest,
-        largest_share=imported.largest_share,
-    )
 
 
 def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
@@ -321,15 +312,15 @@ def _verdict(steps: Steps) -> Verdict:
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
     loss = loss_of(evaluation) if reason is None else None
-    held = ", ".join(
-        f"{one.name} {one.value.value:.1%}"
-        if one.difference is None
-        else f"{one.name} changes by {100 * one.difference.value + 0.0:+.1f} points"
+    held = [
+        f"{one.name} changes by {100 * one.difference.value + 0.0:+.1f} points"
+        if one.difference
+        else f"{one.name} {one.value.value:.1%}"
         for one in evaluation.gated or (figure,)
-    )
+    ]
     return Verdict(
         carries="int8" if reason is None else "fp32",
-        why=reason or steps.search.doubt or f"INT8 holds its gates: {held}",
+        why=reason or steps.search.doubt or f"INT8 holds its gates: {', '.join(held)}",
         next_steps=mend if reason else (),
         least_change=least,
         latency_budget_ms=steps.model.latency_budget_ms,

@@ -19,7 +19,6 @@ from edge_sdk_tools.report.schema import BuildReport, Step
 
 _PACKAGE = "edge_sdk_tools.report"
 _FILTERS = ("percent", "measure", "points", "times", "megabytes", "millions")
-
 # Nothing is fetched or run. The hash allows this very style sheet and no other, and no style in an attribute.
 _POLICY = "default-src 'none'; img-src data:; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 HTML_FILE = "report.html"

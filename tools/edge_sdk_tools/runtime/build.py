@@ -191,9 +191,8 @@ def check_programs(programs: Mapping[str, str]) -> None:
 def check_room(folder: Path, free_bytes: int) -> None:
     """Raise OutputError where a first build would fill the disk."""
     if free_bytes < _NEEDED_BYTES and not any(folder.glob("build-*")):
-        raise OutputError(
-            f"{folder}: {free_bytes / 1e9:.1f} GB are free, a runtime's build needs {_NEEDED_BYTES / 1e9:.0f}"
-        )
+        needs = f"a runtime's build needs {_NEEDED_BYTES / 1e9:.0f}"
+        raise OutputError(f"{folder}: {free_bytes / 1e9:.1f} GB are free, {needs}")
 
 
 @contextmanager
@@ -234,9 +233,8 @@ class Steps:
         try:
             action()
         except subprocess.TimeoutExpired as cause:
-            raise EdgeError(
-                f"{name}: {Path(cause.cmd[0]).name} did not end within {cause.timeout:g} s; try again"
-            ) from cause
+            program = Path(cause.cmd[0]).name
+            raise EdgeError(f"{name}: {program} did not end within {cause.timeout:g} s; try again") from cause
         spent_s = sum(os.times()[:4]) - sum(cpu_s)
         self.took[name] = (round(time.monotonic() - began_s, 1), round(spent_s, 1))
         stamp.write_text(digest)

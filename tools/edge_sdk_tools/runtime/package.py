@@ -29,12 +29,7 @@ from edge_sdk_tools.runtime.sources import Component, Tree
 
 LIBRARY = "onnxruntime_pybind11_state.so"
 """The library's name in the folder where it was compiled."""
-_CAPI = (
-    "_ld_preload.py",
-    "onnxruntime_collect_build_info.py",
-    "onnxruntime_inference_collection.py",
-    "onnxruntime_validation.py",
-)
+_CAPI = ("collect_build_info", "inference_collection", "validation")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
 _UNUSED = re.compile(r"^@\w+@$", re.MULTILINE)  # places for an import of PyTorch and for flags of dlopen
 _SECTION = re.compile(r"^(\.\S+)\s+(\d+)\s+\d+$", re.MULTILINE)
@@ -161,7 +156,8 @@ def _files(tree: Tree, library: bytes, record: ReducedRuntime, number: str) -> d
     python = source / "python"
     about = f"package_name = 'onnxruntime'\n__version__ = '{tree.version}.post1'\n"
     state = _UNUSED.sub("", (python / "_pybind_state.py.in").read_text(encoding="utf-8"))
-    capi = {name: (python / name).read_bytes() for name in _CAPI}
+    names = ("_ld_preload.py", *(f"onnxruntime_{name}.py" for name in _CAPI))
+    capi = {name: (python / name).read_bytes() for name in names}
     capi |= {
         "__init__.py": (python / "__init__.py").read_bytes(),
         "_pybind_state.py": state.encode(),

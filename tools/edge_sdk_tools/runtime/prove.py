@@ -39,7 +39,6 @@ _CALL_MILLIONS = 0.1
 _ROUNDS = 3
 _SHARED = ("qemu-aarch64", "libraries", "system", "icount.so", *CPUS)
 _BEHIND = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_")
-
 PEAK = """
 def peak_kib():
     # Not ru_maxrss, which begins with what the process had that started this one.
@@ -47,7 +46,6 @@ def peak_kib():
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
 """
 """Python source of a function that returns the highest resident memory of a program, in KiB."""
-
 # What a device does first. Both runtimes import numpy, so that it is not counted.
 _STARTUP = """
 import json, sys, time

@@ -73,11 +73,7 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
             4,
         ),
         Patch(
-            "FP16 constants of the softmax are called",
-            _SOFTMAX,
-            r"return (\w+ConstantsFp16x[48]);",
-            r"return \1();",
-            4,
+            "FP16 constants of the softmax are called", _SOFTMAX, r"return (\w+ConstantsFp16x[48]);", r"return \1();", 4
         ),
     )
 }
@@ -111,14 +107,11 @@ def apply_patches(tree: Path, version: str) -> None:
 
 
 class Dependency(NamedTuple):
-    """A library that ONNX Runtime is built with.
+    """A library that ONNX Runtime is built with: its name as CMake's FetchContent calls it, in lower case.
 
-    Attributes:
-        name: as CMake's FetchContent calls it, in lower case.
-        package: Debian's source package, or the binary package of a library that consists of headers alone.
-        licence: SPDX identifier.
-        folder: of the headers of such a library inside its unpacked package.
-        target: CMake's target that brings them; empty where CMake takes the folder itself.
+    `package` is Debian's source package, or the binary package of a library that consists of headers alone. `licence`
+    is an SPDX identifier. `folder` has such headers inside the unpacked package, and `target` is what brings them in
+    CMake; it is empty where CMake takes the folder itself.
     """
 
     name: str

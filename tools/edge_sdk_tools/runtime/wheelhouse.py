@@ -85,7 +85,8 @@ def make_wheelhouse(
         found = _read_wheel(path, name if name in _SMALL else "onnxruntime", device)
         if name not in _SMALL:
             runtime = True
-            _check_bundles(opened, device, found)
+            for bundle in opened:
+                bundle.check_device(device.machine, *found)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
@@ -96,8 +97,9 @@ def make_wheelhouse(
             extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
             _fetch(device, [wheel, *replaced, *extra], constraints, fetched, keeps_runtime=not runtime)
             if not runtime:
-                stock = next(fetched.glob("onnxruntime-*.whl"))
-                _check_bundles(opened, device, _read_wheel(stock, "onnxruntime", device))
+                found = _read_wheel(next(fetched.glob("onnxruntime-*.whl")), "onnxruntime", device)
+                for bundle in opened:
+                    bundle.check_device(device.machine, *found)
             gathered = sorted((_gather(path, made) for path in fetched.iterdir()), key=lambda one: -one.unpacked)
             lines = (f"{one.requirement} --hash=sha256:{one.sha256}\n" for one in gathered)
             (made / REQUIREMENTS).write_text("".join(lines))
@@ -141,11 +143,6 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
     if platform != "any" and not platform.endswith(f"_{device.machine}"):
         raise UsageError(f"{path}: for {platform}, target {device.name} is {device.machine}")
     return _Runtime(parts[1], reduced)
-
-
-def _check_bundles(bundles: Sequence[Bundle], device: Target, runtime: _Runtime) -> None:
-    for bundle in bundles:
-        bundle.check_device(device.machine, *runtime)
 
 
 def _fetch(

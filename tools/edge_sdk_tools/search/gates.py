@@ -22,10 +22,8 @@ from edge_sdk_tools.prove.parity import Proof
 MIN_INTEGER_MAC_SHARE = 0.9
 NOTICEABLE_MS = 0.5
 """A model so small that INT8 costs it less than this is not called slower: its time is that of the calls."""
-
 NEVER_NOISE = 2.0
 """A loss of more than so many gates is real, whatever its interval: on few images every interval holds zero."""
-
 _ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
 _SLOWER = 1.02  # what noise makes of two equal times
 _SLOWER_ELSEWHERE = 1.5
@@ -33,13 +31,10 @@ _SLOWER_ELSEWHERE = 1.5
 takes 2.1x FP32's time on x86; counted, it takes 1.35x on a Cortex-A76 and 1.05x on an A72 (docs/arm-cost.md)."""
 TIME_LIMITS = (_SLOWER, _SLOWER_ELSEWHERE)
 """Ratios of times on this machine by which something is decided."""
-
 _NOTICEABLE_ON_BOARD_MS = 0.05  # the call itself is 25 thousand instructions
 Band: TypeAlias = Literal["ok", "worse", "bad"]
-
 _WORSE_LOSS, _BAD_LOSS = 0.01, 0.05
 """Shares of FP32's quality: one right answer of a hundred is what nobody sees, one of twenty what everybody does."""
-
 _WORSE_AGREEMENT, _BAD_AGREEMENT = 0.95, 0.85
 """Without labels: of the answers that changed, some are better now. YOLOv4-tiny's INT8 finds 89.8 % of FP32's objects
 again, and by labels it loses 1.4 % of the mAP50-95 and nothing of the mAP50 (64 COCO images)."""

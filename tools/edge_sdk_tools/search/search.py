@@ -33,7 +33,6 @@ from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers,
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
 T = TypeVar("T")
-
 _JUDGED_IMAGES = 4  # by which layers are ranked
 _MOST_FLOAT = 0.6  # of all work: with more in float there is no INT8 model left
 _UNSTABLE = "what all images chose may lose less; give more images"
@@ -153,9 +152,8 @@ class RecipeSearch:
     def run(self, first: Recipe) -> Search:
         """Search from a first recipe."""
         self._try_all(first)
-        doubts = calibration_warnings(
-            self._activations, self._spec.fp32.classifier_labels, self._images.calibration_classes
-        )
+        labels, known = self._spec.fp32.classifier_labels, self._images.calibration_classes
+        doubts = calibration_warnings(self._activations, labels, known)
         return Search(tuple(self._trials), chosen_among(self._trials), self._sensitivities, (*self._warnings, *doubts))
 
     def _try_all(self, first: Recipe) -> None:

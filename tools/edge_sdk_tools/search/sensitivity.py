@@ -98,10 +98,9 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
         Sensitivity(layer.nodes, layer.operator, noise, sum(model.macs.get(name, 0) for name in layer.nodes) / total)
         for layer, noise in zip(layers, noises, strict=True)
     ]
-    telling = _TELLING * sum(one.noise for one in found)
-    return sorted(
-        (one for one in found if one.noise > telling), key=lambda one: (one.operator not in WEIGHTED, -one.noise)
-    )
+    least = _TELLING * sum(one.noise for one in found)
+    telling = [one for one in found if one.noise > least]
+    return sorted(telling, key=lambda one: (one.operator not in WEIGHTED, -one.noise))
 
 
 def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:

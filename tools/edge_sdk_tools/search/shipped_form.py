@@ -172,9 +172,8 @@ def judged(
     more = level_runs[0].operators - float_runs[0].operators
     of_floats, of_levels = float_runs[0].counts, level_runs[0].counts
     differ = {*(of_levels - of_floats), *(of_floats - of_levels)}
-    kernels_ms = np.array(
-        [[sum(run.ms.get(name, 0.0) for name in differ) for run in runs] for runs in (float_runs, level_runs)]
-    ).T
+    both = (float_runs, level_runs)
+    kernels_ms = np.array([[sum(run.ms.get(name, 0.0) for name in differ) for run in runs] for runs in both]).T
     parts_ms = (prepare_ms, kernels_ms, run_ms)
     floats, levels = (Way(*(round(float(np.median(part[:, way])), 3) for part in parts_ms)) for way in (0, 1))
     gains_ms = [part[:, 0] - part[:, 1] for part in (prepare_ms, kernels_ms)]
@@ -311,6 +310,5 @@ def _taking_levels(variant: ModelVariant, model: LevelModel, outcome: Race) -> M
     latency_ms = max(0.0, variant.proof.latency_ms - run_saved_ms)
     size_mb = model.converted.model.stat().st_size / 1e6
     proof = msgspec.structs.replace(variant.proof, latency_ms=latency_ms, model_mb=size_mb)
-    return msgspec.structs.replace(
-        variant, onnx=model.onnx, converted=model.converted, proof=proof, tensor=model.tensor
-    )
+    file, made, tensor = model.onnx, model.converted, model.tensor
+    return msgspec.structs.replace(variant, onnx=file, converted=made, proof=proof, tensor=tensor)

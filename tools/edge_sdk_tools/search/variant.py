@@ -83,7 +83,6 @@ class VariantSpec:
         self.reduce_range = target.reduce_range or self._saturates
         self._loading = threading.Lock()
         self._fp32: Subject | None = fp32
-        self._floats_ms: dict[str, float] = {}  # by core
 
     def on(self, images: Dataset) -> VariantSpec:
         """Return a copy with other evaluation images."""
@@ -146,20 +145,20 @@ class VariantSpec:
             return BoardTimes(counted.core, counted.latency_ms, floats.latency_ms, counted.million_instructions)
         if self.target.machine != "aarch64" or platform.machine() == "aarch64":
             return None
-        proto, target, cores = self.simplified.proto, self.target, cores_of(self.target)
+        proto, target = self.simplified.proto, self.target
         times = [
-            BoardTimes(target.cpu or core, kernels_ms(int8, proto, target, core), self._kernels_ms(core))
-            for core in cores
+            BoardTimes(target.cpu or core, kernels_ms(int8, proto, target, core), fp32_ms)
+            for core, fp32_ms in self._floats_ms.items()
         ]
         return max(times, key=lambda one: one.int8_ms / one.fp32_ms)
 
-    def _kernels_ms(self, core: str) -> float:
-        """Return the milliseconds that FP32 takes on a core by the cost of its kernels; computed once."""
-        if core not in self._floats_ms:
-            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                file = float_file(self.simplified.path, self.target, Path(folder)).model
-                self._floats_ms[core] = kernels_ms(file, self.simplified.proto, self.target, core)
-        return self._floats_ms[core]
+    @functools.cached_property
+    def _floats_ms(self) -> dict[str, float]:
+        """The milliseconds that FP32 takes on the target's cores by the cost of its kernels."""
+        proto, target = self.simplified.proto, self.target
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            file = float_file(self.simplified.path, target, Path(folder)).model
+            return {core: kernels_ms(file, proto, target, core) for core in cores_of(target)}
 
     def check_here(self, recipe: Recipe) -> None:
         """Raise UsageError on a worker whose CPU saturates sums of INT8 where the builder's does not."""
