@@ -571,7 +571,7 @@ def test_a_board_says_what_its_python_says(tmp_path: Path, monkeypatch: pytest.M
     Path("junk.onnx").write_bytes(b"junk")
     with (
         board_outputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as finish,
-        pytest.raises(EdgeError, match="the emulated cortex-a76 ended with 3: ") as caught,
+        pytest.raises(EdgeError, match="an emulated cortex-a76 ended with 3: ") as caught,
     ):
         finish()
     assert "\n" not in str(caught.value)

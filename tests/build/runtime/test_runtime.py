@@ -23,13 +23,14 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.arm_cost.counter import current_recipe
 from edge_sdk_tools.arm_cost.installation import Apt
 from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.quantize import convert
 from edge_sdk_tools.runtime import build, prove, small, sources
 from edge_sdk_tools.runtime.package import pack_wheel
 from edge_sdk_tools.runtime.prove import Proof
-from edge_sdk_tools.runtime.recipe import HEADERS, PATCHES, apply_patches, write_stubs
+from edge_sdk_tools.runtime.recipe import HEADERS, MACHINES, PATCHES, apply_patches, write_stubs
 from edge_sdk_tools.runtime.wheelhouse import make_wheelhouse
 from tests.support import models as tiny
 from tests.support.broker import wait_until
@@ -102,7 +103,6 @@ def test_an_operator_of_two_versions_is_there_in_both(tmp_path: Path) -> None:
 def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, made: dict[str, bytes]) -> None:
     device, model = load_target(PI), made["classifier"]
     plain = make_manifest()
-    onnx_variant = msgspec.structs.replace(plain.variants[0], file="model.fp32.onnx")
     cases: list[tuple[dict[str, object], str]] = [
         ({"machine": "x86_64", "target": "x86_64"}, r"built for x86_64 .*--target raspberry_pi_5"),
         ({"libraries": ("labels.txt",)}, "needs labels.txt; a reduced runtime has no custom operators"),
@@ -111,15 +111,20 @@ def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, m
         path = pi_bundle(tmp_path / f"{number}.edge", model, **changes)
         with pytest.raises(IncompatibleError, match=expected):
             build.read_needs([path], device)
-    files = FILES | {"model.fp32.onnx": b"any"}
-    manifest = msgspec.structs.replace(make_manifest(files), machine="aarch64", variants=(onnx_variant,))
-    with pytest.raises(IncompatibleError, match=r"model\.fp32\.onnx is not in ORT format"):
-        build.read_needs([write_bundle(tmp_path / "onnx.edge", manifest, files)], device)
+    for number, (names, expected) in enumerate(
+        ((("fp32.onnx",), "use the stock one"), (("int8.ort", "fp32.onnx"), "build it without --with-fp32"))
+    ):
+        files = FILES | {"model.int8.ort": model, "model.fp32.onnx": b"any"}
+        variants = tuple(
+            msgspec.structs.replace(plain.variants[0], file=f"model.{name}", precision=name.split(".")[0])
+            for name in names
+        )
+        manifest = msgspec.structs.replace(make_manifest(files), machine="x86_64", target="x86_64", variants=variants)
+        with pytest.raises(IncompatibleError, match=rf"model\.fp32\.onnx is not in ORT format.*: {expected}"):
+            build.read_needs([write_bundle(tmp_path / f"onnx{number}.edge", manifest, files)], load_target("x86_64"))
     runtime_style = ort_of(tiny.classifier(), tmp_path / "style", convert.OptimizationStyle.Runtime)
     with pytest.raises(IncompatibleError, match="style Runtime"):
         build.read_needs([pi_bundle(tmp_path / "style.edge", runtime_style)], device)
-    with pytest.raises(UsageError, match="x86_64; a reduced runtime is built for aarch64"):
-        build.read_needs([], load_target("x86_64"))
     with pytest.raises(UsageError, match="no operators at all"):
         build.read_needs([], device)
 
@@ -222,15 +227,15 @@ def test_headers_of_another_python_are_refused(tmp_path: Path) -> None:
     (include / "python3.11").mkdir(parents=True)
     (include / "aarch64-linux-gnu/python3.11").mkdir(parents=True)
     with pytest.raises(MissingDependencyError, match=r"expected the headers of Python 3\.11"):
-        sources.check_python_headers(tmp_path, "3.11")
+        sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
     (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION 12\n")
     with pytest.raises(MissingDependencyError, match=r"PY_MINOR_VERSION 11.*the headers of Python 3\.11"):
-        sources.check_python_headers(tmp_path, "3.11")
+        sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
     (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION  11\n")
     (include / "aarch64-linux-gnu/python3.11/pyconfig.h").write_text("#define SIZEOF_VOID_P 8\n")
-    sources.check_python_headers(tmp_path, "3.11")
+    sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
     with pytest.raises(UsageError, match=r"Python 3\.99: a reduced runtime can be built and proved for 3\.11 only"):
-        sources.fetch_python_headers("3.99", tmp_path)
+        sources.fetch_python_headers("3.99", MACHINES["aarch64"], tmp_path)
 
 
 @pytest.fixture
@@ -279,17 +284,18 @@ class Stage:
         self.output = folder / "out"
         self.told = list[tuple[str, int, int]]()
         bin_folder = folder / "bin"
-        program(bin_folder, "aarch64-linux-gnu-g++", "echo 'g++ 12.2.0'")
-        program(bin_folder, "aarch64-linux-gnu-strip", 'cp "$4" "$3"')
-        program(bin_folder, "aarch64-linux-gnu-size", "printf '.text 2300000 0\\n.tiny 8 0\\n'")
+        for triplet in ("aarch64-linux-gnu", "x86_64-linux-gnu"):
+            program(bin_folder, f"{triplet}-g++", "echo 'g++ 12.2.0'")
+            program(bin_folder, f"{triplet}-strip", 'cp "$4" "$3"')
+            program(bin_folder, f"{triplet}-size", "printf '.text 2300000 0\\n.tiny 8 0\\n'")
+            # Undefined symbols are shown once, as if what defines them was compiled then.
+            program(bin_folder, f"{triplet}-nm", f"cat {folder}/symbols 2>/dev/null; rm -f {folder}/symbols")
         program(bin_folder, "protoc", "echo libprotoc 3.21.12")
         monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
         monkeypatch.setattr(sources, "fetch_tools", self._fetch_tools)
         monkeypatch.setattr(sources, "fetch_python_headers", lambda *_: None)
         monkeypatch.setattr(sources, "check_python_headers", lambda *_: None)
         monkeypatch.setattr(build, "prove", self._prove)
-        # Undefined symbols are shown once, as if what defines them was compiled then.
-        program(bin_folder, "aarch64-linux-gnu-nm", f"cat {folder}/symbols 2>/dev/null; rm -f {folder}/symbols")
         self.ninja = folder / "ninja.sh"
         self.compiles()
 
@@ -300,8 +306,9 @@ class Stage:
         cmake = f'echo "$@" > {tools}/cmake.txt; pwd > build.ninja; {told}'
         program(tools / "cmake/data/bin", "cmake", cmake)
         program(tools / "bin", "ninja", f". {self.ninja}")
-        (tools / "auditwheel").mkdir()
-        (tools / "auditwheel/__main__.py").write_text("print('the platform tag:\\n\"manylinux_2_35_aarch64\"')")
+        (tools / "auditwheel").mkdir(exist_ok=True)
+        tag = "print('the platform tag:', sys.argv[-1].split('-')[-1].replace('linux', '\"manylinux_2_35')[:-4] + '\"')"
+        (tools / "auditwheel/__main__.py").write_text(f"import sys; {tag}")
 
     def compiles(self, text: str = "echo '[2/2] two'; echo library > onnxruntime_pybind11_state.so") -> None:
         """Decide what Ninja does."""
@@ -309,12 +316,14 @@ class Stage:
 
     def _prove(self, wheel: Path, *_: object, **__: object) -> Proof:
         self.did.append(f"prove {wheel.name}")
-        return Proof(tag="t", needed=("libc.so.6",), refusals=("no",), replays=(), start={}, stock_start={})
+        return Proof(
+            tag="t", unit="CPU ms", needed=("libc.so.6",), refusals=("no",), replays=(), start={}, stock_start={}
+        )
 
-    def build(self, *bundles: Path) -> build.BuiltRuntime:
+    def build(self, *bundles: Path, target: str = PI) -> build.BuiltRuntime:
         self.told.clear()
         return build.build_runtime(
-            bundles, PI, self.output, source=self.source, on_progress=lambda *step: self.told.append(step)
+            bundles, target, self.output, source=self.source, on_progress=lambda *step: self.told.append(step)
         )
 
 
@@ -326,16 +335,29 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, bytes
     return Stage(tmp_path, monkeypatch, everything.operators)
 
 
-def test_steps_are_done_again_for_what_has_changed(tmp_path: Path, made: dict[str, bytes], stage: Stage) -> None:
+def test_steps_are_done_again_for_what_has_changed(
+    tmp_path: Path, made: dict[str, bytes], stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
     built = stage.build(first)
     assert ("compile", 2, 2) in stage.told
     toolchain = next(cache_folder().rglob("toolchain.cmake")).read_text()
-    assert "set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)" in toolchain
+    assert "PROCESSOR aarch64)\nset(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)" in toolchain
     assert built.remembered == ()
     every = ("download", "patch", "configure", "compile", "package", "prove")
     assert stage.build(first).remembered == every
     assert stage.build(first, second).remembered == every[:3]
+    here = pi_bundle(tmp_path / "here.edge", made["mixer"], machine="x86_64", target="x86_64")
+    with monkeypatch.context() as patch:
+        patch.setattr("platform.machine", lambda: "riscv64")
+        assert "this is riscv64" in refusal(UsageError, stage.build, here, target="x86_64")
+        patch.setattr("platform.machine", lambda: "x86_64")
+        native = stage.build(here, target="x86_64")
+    assert native.runtime.wheel.endswith("manylinux_2_35_x86_64.whl")
+    with zipfile.ZipFile(stage.output / native.runtime.wheel) as archive:
+        module = "onnxruntime/capi/onnxruntime_pybind11_state.cpython-311-x86_64-linux-gnu.so"
+        assert module in archive.namelist()
+    assert stage.build(first, second).remembered == every  # each machine has its own objects
     (stage.source / "LICENSE").write_text("changed since\n")
     assert stage.build(first, second).remembered == every[:1]
 
@@ -431,6 +453,16 @@ def test_symbols_that_nobody_has_and_paths_of_this_machine_are_found(tmp_path: P
         prove.check_library(bad, "")
     with pytest.raises(IncompatibleError, match="contains the path"):
         prove.check_leaks(bad, [tmp_path])
+
+
+def test_this_machine_is_a_board_that_sees_the_given_wheels_alone(tmp_path: Path) -> None:
+    wheel = made_up_wheel(tmp_path, "onnxruntime-1.0-cp311-cp311-manylinux_2_35_x86_64.whl")
+    recipe = msgspec.structs.replace(current_recipe(), python=f"{sys.version_info.major}.{sys.version_info.minor}")
+    board = prove.native_board([wheel], tmp_path / "board", recipe)
+    file = prove.output_on(board, "x86_64", "it", "import json, onnxruntime as o; print(json.dumps(o.__file__))")
+    assert Path(file).is_relative_to(board.site)
+    said = refusal(EdgeError, prove.output_on, board, "x86_64", "it", "import msgspec")
+    assert said.startswith("it on this x86_64 ended with 1: ModuleNotFoundError")
 
 
 def made_up_wheel(folder: Path, file: str, needs: tuple[str, ...] = (), **content: bytes) -> Path:
@@ -601,8 +633,8 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
         with zipfile.ZipFile(path) as archive:
             assert archive.read(library) == b"new\n"
             assert not [name for name in archive.namelist() if "test" in name or name.endswith(".pyi")]
-    log = cache_folder() / "runtime" / "opencv_python_headless-compile.log"
-    assert log.read_text().strip() == "/build-opencv_python_headless"  # what OpenCV says of its build
+    log = cache_folder() / "runtime" / "aarch64" / "opencv_python_headless-compile.log"
+    assert log.read_text().strip() == "/aarch64/build-opencv_python_headless"  # what OpenCV says of its build
     assert len(small.build_small(PI, tmp_path / "small").remembered) == 7
     house = make_wheelhouse([], PI, index.sdk, tmp_path / "house", replaced=wheels)
     assert {path.name for path in wheels} < {one.file for one in house}

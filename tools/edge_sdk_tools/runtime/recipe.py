@@ -1,4 +1,4 @@
-"""How ONNX Runtime is made small: our patches by version, CMake's settings, and where its dependencies come from.
+"""How ONNX Runtime is made small: the machines, our patches by version, CMake's settings, and its dependencies.
 
 A patch is a regular expression, its replacement, and how often it must be found: a source that is not as published, or
 that was patched before, is refused. What no patch is needed for is set from outside: the optimisation of the kernels
@@ -14,6 +14,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_sdk.core.errors import UsageError
+from edge_sdk_tools.arm_cost.counter import CPUS
+
+
+class Machine(NamedTuple):
+    """What depends on the kind of machine that a runtime is for.
+
+    Attributes:
+        triplet: Debian's name of it in programs, folders of headers and extension modules of Python.
+        architecture: its name in Debian's packages.
+        package: Debian's package of the compiler.
+        cores: on which the proof runs; `is_emulated` tells whether they are emulated, or this machine itself.
+    """
+
+    triplet: str
+    architecture: str
+    package: str
+    cores: tuple[str, ...]
+    is_emulated: bool
+
+    @property
+    def compiler(self) -> str:
+        """Prefix of the compiler's programs and of binutils'."""
+        return f"{self.triplet}-"
+
+    @property
+    def compilers(self) -> dict[str, str]:
+        """The compiler, and Debian's package that has it."""
+        return {f"{self.compiler}g++": self.package}
+
+
+MACHINES = {
+    "aarch64": Machine("aarch64-linux-gnu", "arm64", "g++-aarch64-linux-gnu", CPUS, is_emulated=True),
+    "x86_64": Machine("x86_64-linux-gnu", "amd64", "g++", ("x86_64",), is_emulated=False),
+}
+"""Machines by their name in targets, in CMake and in the platform tags of wheels."""
 
 
 class Patch(NamedTuple):
@@ -89,13 +124,14 @@ def patches_of(version: str) -> tuple[Patch, ...]:
         raise UsageError(f"ONNX Runtime {version}: no reduced runtime was ever built of it; known: {known}") from None
 
 
-def apply_patches(tree: Path, version: str) -> None:
-    """Patch a source tree in place; refuse one of an unknown version, or that is not as published."""
+def patched_files(tree: Path, version: str) -> dict[Path, str]:
+    """Return the text of each changed file; refuse a source of an unknown version, or that is not as published."""
+    changed = dict[Path, str]()
     for patch in patches_of(version):
         path = tree / patch.file
         try:
-            before = path.read_text(encoding="utf-8")
-        except FileNotFoundError as cause:
+            before = changed.get(path) or path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as cause:
             raise UsageError(f"{path} is missing, expected the source of ONNX Runtime {version}") from cause
         after, found = re.subn(patch.pattern, patch.replacement, before, flags=re.MULTILINE | re.DOTALL)
         if found != patch.times:
@@ -103,7 +139,14 @@ def apply_patches(tree: Path, version: str) -> None:
                 f"{path}: its place to patch is there {found} times, expected {patch.times} ({patch.name}); "
                 f"this is not the source of ONNX Runtime {version} as it was published"
             )
-        path.write_text(after, encoding="utf-8")
+        changed[path] = after
+    return changed
+
+
+def apply_patches(tree: Path, version: str) -> None:
+    """Patch a source tree in place."""
+    for path, text in patched_files(tree, version).items():
+        path.write_text(text, encoding="utf-8")
 
 
 class Dependency(NamedTuple):
@@ -173,7 +216,7 @@ FLAGS = {
     "onnxruntime_DISABLE_ML_OPS": "ON",
     "onnxruntime_DISABLE_EXCEPTIONS": "OFF",
     "onnxruntime_DISABLE_RTTI": "OFF",
-    # Dot products and i8mm are found through the kernel's hwcap without it.
+    # Without it, dot products and i8mm are found through the kernel's hwcap, and what an x86 has through cpuid.
     "onnxruntime_ENABLE_CPUINFO": "OFF",
     "onnxruntime_ENABLE_PYTHON": "ON",
     "onnxruntime_ENABLE_DLPACK": "OFF",
@@ -188,7 +231,7 @@ FLAGS = {
 
 TOOLCHAIN = """\
 set(CMAKE_SYSTEM_NAME Linux)
-set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_SYSTEM_PROCESSOR {processor})
 set(CMAKE_C_COMPILER {compiler}gcc)
 set(CMAKE_CXX_COMPILER {compiler}g++)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
