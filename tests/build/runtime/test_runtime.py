@@ -149,6 +149,7 @@ SOFTMAX = "".join(
     for kind in ("Exp", "Tanh")
     for size in (8, 4)
 )
+MINIMAL = "#if !defined(ORT_MINIMAL_BUILD)"
 REDUCE = """\
 import pathlib, sys
 folder = pathlib.Path(sys.argv[sys.argv.index("--cmake_build_dir") + 1]) / "op_reduction.generated"
@@ -174,6 +175,7 @@ def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, kn
         "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
         "onnxruntime/__init__.py": "", "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
         "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp": SOFTMAX,
+        **{f"onnxruntime/core/mlas/lib/{name}.cpp": f"{MINIMAL}\nx();\n#endif\n" for name in ("platform", "convsym")},
         "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};\n",
         "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *\n",
         "tools/ci_build/reduce_op_kernels.py": REDUCE, "tools/ci_build/known.json": msgspec.json.encode(known).decode(),
@@ -193,6 +195,7 @@ def test_patches_take_once_and_only_on_the_source_as_published(tmp_path: Path) -
     softmax = (root / "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp").read_text()
     assert "static MlasExpConstants<float16x8_t> ExpConstantsFp16x8() { return {\n    one(1),\n}; }" in softmax
     assert softmax.count("ConstantsFp16x4();") == 2
+    assert MINIMAL not in (root / "onnxruntime/core/mlas/lib/platform.cpp").read_text()
     schema = (root / "onnxruntime/python/onnxruntime_pybind_schema.cc").read_text()
     assert schema.count("#if !defined(ORT_MINIMAL_BUILD)\n") == schema.count("#endif\n") == 2
     assert schema.index("#endif") < schema.index('"get_all_opkernel_def"')

@@ -110,6 +110,17 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch(
             "FP16 constants of the softmax are called", _SOFTMAX, r"return (\w+ConstantsFp16x[48]);", r"return \1();", 4
         ),
+        # Kernels for AVX2 alone add U8S8 products in 16 bits, which saturate: full-range weights give wrong sums.
+        *(
+            Patch(
+                "a minimal build uses the kernels for AVX-512 and VNNI too",
+                f"onnxruntime/core/mlas/lib/{name}.cpp",
+                r"^#if !defined\(ORT_MINIMAL_BUILD\)$",
+                "#if 1",
+                1,
+            )
+            for name in ("platform", "convsym")
+        ),
     )
 }
 """Patches by the version of ONNX Runtime; a version that is not here was never built and is refused."""
