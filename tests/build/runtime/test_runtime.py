@@ -413,8 +413,8 @@ def test_sources_of_other_operators_are_compiled_only_where_something_calls_them
         ("loop", "ONNX_CPU_OPERATOR_KERNEL(Loop, 8, K, Loop);"),
         ("utils", "int helper();"),
     ):
-        (kernels / name).with_suffix(".cc").parent.mkdir(parents=True, exist_ok=True)
-        (kernels / name).with_suffix(".cc").write_text(f"{text}\n")
+        kernels.mkdir(parents=True, exist_ok=True)
+        (kernels / f"{name}.cc").write_text(f"{text}\n")
 
     def left_out() -> set[str]:
         [listed] = cache_folder().rglob("unneeded.txt")
@@ -472,9 +472,8 @@ def made_up_wheel(folder: Path, file: str, needs: tuple[str, ...] = (), **conten
     """A wheel with a package of its own name and `content` by name, whose dots and slashes are `_dot_` and `__`."""
     name, version, *_ = file.split("-")
     about = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(
-        f"Requires-Dist: {need}\n" for need in needs
-    )
+    lines = ("Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {n}" for n in needs))
+    metadata = "".join(f"{line}\n" for line in lines)
     tag = "-".join(file.removesuffix(".whl").split("-")[-3:])
     files = {f"{name}/__init__.py": b"", f"{about}/METADATA": metadata.encode()}
     files[f"{about}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
@@ -491,20 +490,13 @@ class Index:
         monkeypatch.setenv("PIP_NO_INDEX", "1")
         monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
         self.folder = folder
-        self.sdk = made_up_wheel(
-            folder.parent, "edge_sdk-0.1.0-py3-none-any.whl", ("numpy>=2", "onnxruntime>=1.20.1,!=1.21.0")
-        )
+        needs = ("numpy>=2", "onnxruntime>=1.20.1,!=1.21.0")
+        self.sdk = made_up_wheel(folder.parent, "edge_sdk-0.1.0-py3-none-any.whl", needs)
         made_up_wheel(folder, "onnxruntime-1.31.1-cp311-cp311-manylinux_2_27_aarch64.whl")
         opencv = f"opencv_python_headless-{small.OPENCV.version}-cp37-abi3-manylinux_2_28_aarch64.whl"
         made_up_wheel(folder, opencv, cv2_dot_abi3_dot_so=b"stock")
-        made_up_wheel(
-            folder,
-            "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.whl",
-            tests__test_one_dot_py=b"1",
-            __init___dot_pyi=b"2",
-            LICENSE=b"3",
-            _core_dot_so=b"stock",
-        )
+        numpy = {"tests__test_one_dot_py": b"1", "__init___dot_pyi": b"2", "LICENSE": b"3", "_core_dot_so": b"stock"}
+        made_up_wheel(folder, "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.whl", **numpy)
 
 
 @pytest.fixture
@@ -533,15 +525,11 @@ def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
     assert {path.name for path in house.iterdir()} == {"requirements.txt", *(one["file"] for one in shown.values())}
     with zipfile.ZipFile(house / shown["numpy"]["file"]) as archive:
         names = set(archive.namelist())
-        rows = {
-            row[0]: row[1] for row in csv.reader(archive.read("numpy-2.4.6.dist-info/RECORD").decode().splitlines())
-        }
+        record = archive.read("numpy-2.4.6.dist-info/RECORD").decode().splitlines()
+        rows = {name: digest for name, digest, _ in csv.reader(record)}
         assert "Build: 1edge" in archive.read("numpy-2.4.6.dist-info/WHEEL").decode()
-        assert {name.split("/", 1)[1] for name in names if name.startswith("numpy/")} == {
-            "__init__.py",
-            "LICENSE",
-            "_core.so",
-        }
+        kept = {name.split("/", 1)[1] for name in names if name.startswith("numpy/")}
+        assert kept == {"__init__.py", "LICENSE", "_core.so"}
         digests = {name: hashlib.sha256(archive.read(name)).digest() for name in names if not name.endswith("RECORD")}
     assert rows.pop("numpy-2.4.6.dist-info/RECORD") == ""
     assert rows == {name: f"sha256={urlsafe_b64encode(value).decode()[:43]}" for name, value in digests.items()}
