@@ -199,7 +199,7 @@ def _tuned(bundle: Bundle) -> list[Record]:
 
 def _show(found: Inspection, tuned: list[Record]) -> None:
     built = f"built {found.created_at} for {found.target}"  # a manifest may have any text in both
-    is_reducible = found.machine == "aarch64" and all(one.file.endswith(".ort") for one in found.variants)
+    is_reducible = all(one.file.endswith(".ort") for one in found.variants)
     reduced = ", or a reduced one that was built for it" if is_reducible else ""
     click.echo(printable(f"{found.name} {found.version}, {built} ({found.machine})"))
     for name, text in (

@@ -123,22 +123,22 @@ def _show(built: BuiltRuntime) -> None:
     models = [
         (
             f"{one.bundle} {one.variant}, {one.core}",
-            f"{one.millions:.2f}",
-            f"{one.stock_millions:.2f}",
+            f"{one.cost:.2f}",
+            f"{one.stock_cost:.2f}",
             f"{one.ratio:.3f}",
             "equal" if one.is_identical else f"{one.difference:.2g}",
             one.stock,
         )
         for one in proof.replays
     ]
-    columns = ("model and core", "million instructions", "stock", "ratio", "results", "stock version")
+    columns = ("model and core", proof.unit, "stock", "ratio", "results", "stock version")
     print_table("one inference, beside the stock wheel", columns, models)
     starts = [
         (f"{name}, {core}", f"{one.import_s:.2f}", f"{one.load_s:.2f}", f"{one.first_s:.2f}", f"{one.peak_mb:.1f}")
         for core in proof.start
         for name, one in (("reduced", proof.start[core]), ("stock", proof.stock_start[core]))
     ]
-    marks = ("start, emulated", "import, CPU s", "load", "first run", "peak MB")
+    marks = ("start", "import, CPU s", "load", "first run", "peak MB")
     print_table("start with the smallest model", marks, starts)
     _show_times(built.took, built.remembered)
     click.echo(folded(f"needs {', '.join(proof.needed)} on the device"))

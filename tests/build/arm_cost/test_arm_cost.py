@@ -511,5 +511,5 @@ def test_a_board_says_what_its_python_says(tmp_path: Path, monkeypatch: pytest.M
         assert len(finish()) == 1
     Path("junk.onnx").write_bytes(b"junk")
     with board_outputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as finish:
-        assert "the emulated cortex-a76 ended with 3: " in refusal(EdgeError, finish)
+        assert "an emulated cortex-a76 ended with 3: " in refusal(EdgeError, finish)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junk.onnx", "model.onnx"]

@@ -23,21 +23,23 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.arm_cost.counter import current_recipe
+from edge_sdk_tools.arm_cost.installation import Apt
 from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.quantize import convert
 from edge_sdk_tools.runtime import build, prove, small, sources
 from edge_sdk_tools.runtime.package import pack_wheel
 from edge_sdk_tools.runtime.prove import Proof
-from edge_sdk_tools.runtime.recipe import PATCHES, apply_patches
+from edge_sdk_tools.runtime.recipe import HEADERS, MACHINES, PATCHES, apply_patches, write_stubs
 from edge_sdk_tools.runtime.wheelhouse import make_wheelhouse
 from tests.support import models as tiny
 from tests.support.broker import wait_until
 from tests.support.bundles import FILES, make_manifest, write_bundle
-from tests.support.configs import write_files
 from tests.support.logs import refusal
 from tests.support.program import Cli
 
 PI = "raspberry_pi_5"
+OPERATORS = "ai.onnx;11;Conv\nai.onnx;13;Softmax{types}\n"
 
 
 def ort_of(model: onnx.ModelProto, folder: Path, style: convert.OptimizationStyle | None = None) -> bytes:
@@ -53,12 +55,13 @@ def ort_of(model: onnx.ModelProto, folder: Path, style: convert.OptimizationStyl
 
 def pi_bundle(folder: Path, model: bytes, **changes: object) -> Path:
     """A bundle for a Raspberry Pi 5 with one model."""
+    (folder.parent / "work").mkdir(exist_ok=True)
     path = folder.parent / "work" / "model.ort"
-    path.parent.mkdir(exist_ok=True)
     path.write_bytes(model)
     config = convert.operators_config([path], path.parent)
     operators = convert.operators_of(config)
-    manifest = make_manifest(files := FILES | {"model.int8.ort": model, OPERATORS_FILE: config.encode()})
+    files = FILES | {"model.int8.ort": model, OPERATORS_FILE: config.encode()}
+    manifest = make_manifest(files)
     variants = (msgspec.structs.replace(manifest.variants[0], operators=operators),)
     settings = {"machine": "aarch64", "target": PI, "variants": variants, "operators": operators, **changes}
     return write_bundle(folder, msgspec.structs.replace(manifest, **settings), files)
@@ -68,40 +71,62 @@ def pi_bundle(folder: Path, model: bytes, **changes: object) -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Two models with different operators and operator sets."""
     folder = tmp_path_factory.mktemp("models")
-    return {make.__name__: ort_of(make(), folder / make.__name__) for make in (tiny.classifier, tiny.mixer)}
+    return {
+        "classifier": ort_of(tiny.classifier(), folder / "classifier"),
+        "mixer": ort_of(tiny.mixer(), folder / "mixer"),
+    }
 
 
 def test_the_needs_of_bundles_are_joined(tmp_path: Path, made: dict[str, bytes]) -> None:
     paths = [pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items()]
     device = load_target(PI)
-    first, second = (build.read_needs([path], device).operators for path in paths)
+    alone = [build.read_needs([path], device).operators for path in paths]
     both = build.read_needs(paths, device)
-    assert set(both.operators) == {*first, *second} != {*first} != {*second}
-    assert (both.ort_format >= 5, [bundle.path for bundle in both.bundles]) == (True, paths)
+    assert set(both.operators) == {*alone[0], *alone[1]}
+    assert alone[0] != alone[1]
+    assert both.ort_format >= 5
+    assert [bundle.path for bundle in both.bundles] == paths
 
 
 def test_an_operator_of_two_versions_is_there_in_both(tmp_path: Path) -> None:
-    models = {opset: ort_of(tiny.classifier(opset=opset), tmp_path / str(opset)) for opset in (12, 13)}
-    paths = [pi_bundle(tmp_path / f"{opset}.edge", model) for opset, model in models.items()]
-    for asked, expected in ((paths, True), (paths[:1], False)):
-        versions = {line.split(";")[1] for line in build.read_needs(asked, load_target(PI)).config.splitlines()}
-        assert ({"11", "13"} <= versions) is expected
+    paths = [
+        pi_bundle(tmp_path / f"{opset}.edge", ort_of(tiny.classifier(opset=opset), tmp_path / f"model-{opset}"))
+        for opset in (12, 13)
+    ]
+    versions = {line.split(";")[1] for line in build.read_needs(paths, load_target(PI)).config.splitlines()}
+    assert {"11", "13"} <= versions
+    assert not {"11", "13"} <= {
+        line.split(";")[1] for line in build.read_needs(paths[:1], load_target(PI)).config.splitlines()
+    }
 
 
 def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, made: dict[str, bytes]) -> None:
-    model, manifest = made["classifier"], make_manifest(files := FILES | {"model.fp32.onnx": b"any"})
-    variants = (msgspec.structs.replace(manifest.variants[0], file="model.fp32.onnx"),)
-    manifest = msgspec.structs.replace(manifest, machine="aarch64", variants=variants)
-    runtime_style = ort_of(tiny.classifier(), tmp_path / "style", convert.OptimizationStyle.Runtime)
-    for path, expected in (
-        (pi_bundle(tmp_path / "0.edge", model, machine="x86_64", target="x86_64"), "built for x86_64"),
-        (pi_bundle(tmp_path / "1.edge", model, libraries=("labels.txt",)), "needs labels.txt; a reduced runtime"),
-        (write_bundle(tmp_path / "onnx.edge", manifest, files), "model.fp32.onnx is not in ORT format"),
-        (pi_bundle(tmp_path / "style.edge", runtime_style), "style Runtime"),
+    device, model = load_target(PI), made["classifier"]
+    plain = make_manifest()
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"machine": "x86_64", "target": "x86_64"}, r"built for x86_64 .*--target raspberry_pi_5"),
+        ({"libraries": ("labels.txt",)}, "needs labels.txt; a reduced runtime has no custom operators"),
+    ]
+    for number, (changes, expected) in enumerate(cases):
+        path = pi_bundle(tmp_path / f"{number}.edge", model, **changes)
+        with pytest.raises(IncompatibleError, match=expected):
+            build.read_needs([path], device)
+    for number, (names, expected) in enumerate(
+        ((("fp32.onnx",), "use the stock one"), (("int8.ort", "fp32.onnx"), "build it without --with-fp32"))
     ):
-        assert expected in refusal(IncompatibleError, build.read_needs, [path], load_target(PI))
-    for target, expected in (("x86_64", "x86_64; a reduced runtime is built for aarch64"), (PI, "no operators at all")):
-        assert expected in refusal(UsageError, build.read_needs, [], load_target(target))
+        files = FILES | {"model.int8.ort": model, "model.fp32.onnx": b"any"}
+        variants = tuple(
+            msgspec.structs.replace(plain.variants[0], file=f"model.{name}", precision=name.split(".")[0])
+            for name in names
+        )
+        manifest = msgspec.structs.replace(make_manifest(files), machine="x86_64", target="x86_64", variants=variants)
+        with pytest.raises(IncompatibleError, match=rf"model\.fp32\.onnx is not in ORT format.*: {expected}"):
+            build.read_needs([write_bundle(tmp_path / f"onnx{number}.edge", manifest, files)], load_target("x86_64"))
+    runtime_style = ort_of(tiny.classifier(), tmp_path / "style", convert.OptimizationStyle.Runtime)
+    with pytest.raises(IncompatibleError, match="style Runtime"):
+        build.read_needs([pi_bundle(tmp_path / "style.edge", runtime_style)], device)
+    with pytest.raises(UsageError, match="no operators at all"):
+        build.read_needs([], device)
 
 
 # A source of ONNX Runtime with no more than the places that are patched or read.
@@ -124,6 +149,7 @@ SOFTMAX = "".join(
     for kind in ("Exp", "Tanh")
     for size in (8, 4)
 )
+MINIMAL = "#if !defined(ORT_MINIMAL_BUILD)"
 REDUCE = """\
 import pathlib, sys
 folder = pathlib.Path(sys.argv[sys.argv.index("--cmake_build_dir") + 1]) / "op_reduction.generated"
@@ -142,19 +168,25 @@ for wanted in json.loads(pathlib.Path(__file__).with_name("known.json").read_tex
 
 
 def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, known: tuple[str, ...] = ()) -> Path:
+    python = root / "onnxruntime" / "python"
     texts = {
-        "VERSION_NUMBER": version, "LICENSE": "MIT", "ThirdPartyNotices.txt": "others",
-        "cmake/CMakeLists.txt": 'string(APPEND ORT_BUILD_INFO ", cmake cxx flags: ${CMAKE_CXX_FLAGS}")',
-        "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)",
+        "VERSION_NUMBER": f"{version}\n", "LICENSE": "MIT\n", "ThirdPartyNotices.txt": "others\n",
+        "cmake/CMakeLists.txt": 'string(APPEND ORT_BUILD_INFO ", cmake cxx flags: ${CMAKE_CXX_FLAGS}")\n',
+        "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
         "onnxruntime/__init__.py": "", "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
         "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp": SOFTMAX,
-        "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};",
-        "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *",
+        **{f"onnxruntime/core/mlas/lib/{name}.cpp": f"{MINIMAL}\nx();\n#endif\n" for name in ("platform", "convsym")},
+        "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};\n",
+        "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *\n",
         "tools/ci_build/reduce_op_kernels.py": REDUCE, "tools/ci_build/known.json": msgspec.json.encode(known).decode(),
     }  # fmt: skip
-    modules = ("_ld_preload", "onnxruntime_collect_build_info", "onnxruntime_inference_collection", "__init__")
-    texts |= {f"onnxruntime/python/{name}.py": f"# {name}" for name in (*modules, "onnxruntime_validation")}
-    return write_files(root, texts)
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for name in ("_ld_preload", "onnxruntime_collect_build_info", "onnxruntime_inference_collection", "__init__"):
+        (python / f"{name}.py").write_text(f"# {name}\n")
+    (python / "onnxruntime_validation.py").write_text("")
+    return root
 
 
 def test_patches_take_once_and_only_on_the_source_as_published(tmp_path: Path) -> None:
@@ -162,34 +194,60 @@ def test_patches_take_once_and_only_on_the_source_as_published(tmp_path: Path) -
     apply_patches(root, "1.21.0")
     softmax = (root / "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp").read_text()
     assert "static MlasExpConstants<float16x8_t> ExpConstantsFp16x8() { return {\n    one(1),\n}; }" in softmax
+    assert softmax.count("ConstantsFp16x4();") == 2
+    assert MINIMAL not in (root / "onnxruntime/core/mlas/lib/platform.cpp").read_text()
     schema = (root / "onnxruntime/python/onnxruntime_pybind_schema.cc").read_text()
     assert schema.count("#if !defined(ORT_MINIMAL_BUILD)\n") == schema.count("#endif\n") == 2
+    assert schema.index("#endif") < schema.index('"get_all_opkernel_def"')
     assert "return()\nfile(GLOB" in (root / "cmake/onnxruntime_python.cmake").read_text()
-    assert "is there 0 times, expected 1" in refusal(UsageError, apply_patches, root, "1.21.0")
+    with pytest.raises(UsageError, match=r"is there 0 times, expected 1 .* not the source of ONNX Runtime 1\.21\.0"):
+        apply_patches(root, "1.21.0")
     (root / PATCHES["1.21.0"][0].file).unlink()
-    assert "is missing, expected the source" in refusal(UsageError, apply_patches, root, "1.21.0")
-    said = refusal(UsageError, apply_patches, root, "1.99.0")
-    assert "1.99.0: no reduced runtime was ever built of it; known: 1.21.0" in said
+    with pytest.raises(UsageError, match="is missing, expected the source"):
+        apply_patches(root, "1.21.0")
+    with pytest.raises(UsageError, match=r"1\.99\.0: no reduced runtime was ever built of it; known: 1\.21\.0"):
+        apply_patches(root, "1.99.0")
 
 
 def test_a_folder_without_a_version_is_no_source(tmp_path: Path) -> None:
     for text in (None, "", "main\n", "1.21\n"):
         if text is not None:
             (tmp_path / "VERSION_NUMBER").write_text(text)
-        assert "VERSION_NUMBER" in refusal(UsageError, sources.copy_checkout, tmp_path, tmp_path / "copy")
+        with pytest.raises(UsageError, match="VERSION_NUMBER"):
+            sources.copy_checkout(tmp_path, tmp_path / "copy")
+
+
+def test_headers_become_cmake_projects(tmp_path: Path) -> None:
+    packages = {header.name: tmp_path / header.name for header in HEADERS}
+    folders = write_stubs(tmp_path / "stubs", packages)
+    assert "Boost::mp11" in (folders["mp11"] / "CMakeLists.txt").read_text()
+    assert folders["safeint"] == packages["safeint"] / "usr/include/safeint"
+    assert set(folders) == {*packages, "utf8_range"}
 
 
 def test_headers_of_another_python_are_refused(tmp_path: Path) -> None:
-    header = "usr/include/python3.11/patchlevel.h"
-    check = (MissingDependencyError, sources.check_python_headers, tmp_path, "3.11")
-    assert "expected the headers of Python 3.11" in refusal(*check)
-    write_files(tmp_path, {header: "#define PY_MINOR_VERSION 12"})
-    assert "PY_MINOR_VERSION 11" in refusal(*check)
-    configured = {"usr/include/aarch64-linux-gnu/python3.11/pyconfig.h": "#define SIZEOF_VOID_P 8"}
-    write_files(tmp_path, {header: "#define PY_MINOR_VERSION  11", **configured})
-    sources.check_python_headers(tmp_path, "3.11")
+    include = tmp_path / "usr/include"
+    (include / "python3.11").mkdir(parents=True)
+    (include / "aarch64-linux-gnu/python3.11").mkdir(parents=True)
+    with pytest.raises(MissingDependencyError, match=r"expected the headers of Python 3\.11"):
+        sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
+    (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION 12\n")
+    with pytest.raises(MissingDependencyError, match=r"PY_MINOR_VERSION 11.*the headers of Python 3\.11"):
+        sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
+    (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION  11\n")
+    (include / "aarch64-linux-gnu/python3.11/pyconfig.h").write_text("#define SIZEOF_VOID_P 8\n")
+    sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
     with pytest.raises(UsageError, match=r"Python 3\.99: a reduced runtime can be built and proved for 3\.11 only"):
-        sources.fetch_python_headers("3.99", tmp_path)
+        sources.fetch_python_headers("3.99", MACHINES["aarch64"], tmp_path)
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of programs in front of all others."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
 
 
 def program(folder: Path, name: str, text: str = "exit 0") -> None:
@@ -197,6 +255,13 @@ def program(folder: Path, name: str, text: str = "exit 0") -> None:
     path = folder / name
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(stat.S_IRWXU)
+
+
+def test_a_server_that_cannot_be_reached_is_said(tmp_path: Path, programs: Path) -> None:
+    program(programs, "apt-get", "echo 'E: Failed to fetch http://me:secret@host/x' >&2; exit 100")
+    apt = Apt("arm64", tmp_path / "state", tmp_path / "archives")
+    said = refusal(MissingDependencyError, apt.fetch, ["download", "libx-dev"], tmp_path)
+    assert said.startswith("apt-get download libx-dev failed (E: Failed to fetch http://host/x)")
 
 
 def test_missing_programs_and_a_full_disk_are_found_before_anything_is_fetched(
@@ -209,49 +274,59 @@ def test_missing_programs_and_a_full_disk_are_found_before_anything_is_fetched(
     program(tmp_path / "empty", "aarch64-linux-gnu-g++")
     program(tmp_path / "empty", "protoc", "echo libprotoc 3.12.4")
     assert "protoc is 3.12.4, expected 3.21" in cli(8, *command).err
-    assert "0.5 GB are free, a runtime's build needs 3" in refusal(OutputError, build.check_room, tmp_path, 500_000_000)
+    with pytest.raises(OutputError, match=r"0\.5 GB are free, a runtime's build needs 3"):
+        build.check_room(tmp_path, 500_000_000)
 
 
 class Stage:
-    """Stand-ins for everything that fetches, compiles and emulates."""
+    """Stand-ins for everything that fetches, compiles and emulates; `did` is what they did, in order."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...]) -> None:
+        self.did = list[str]()
         self.source = write_source(folder / "source", known=known)
         self.output = folder / "out"
         self.told = list[tuple[str, int, int]]()
         bin_folder = folder / "bin"
-        program(bin_folder, "aarch64-linux-gnu-g++", "echo 'g++ 12.2.0'")
-        program(bin_folder, "aarch64-linux-gnu-strip", 'cp "$4" "$3"')
-        program(bin_folder, "aarch64-linux-gnu-size", "printf '.text 2300000 0\\n.tiny 8 0\\n'")
+        for triplet in ("aarch64-linux-gnu", "x86_64-linux-gnu"):
+            program(bin_folder, f"{triplet}-g++", "echo 'g++ 12.2.0'")
+            program(bin_folder, f"{triplet}-strip", 'cp "$4" "$3"')
+            program(bin_folder, f"{triplet}-size", "printf '.text 2300000 0\\n.tiny 8 0\\n'")
+            # Undefined symbols are shown once, as if what defines them was compiled then.
+            program(bin_folder, f"{triplet}-nm", f"cat {folder}/symbols 2>/dev/null; rm -f {folder}/symbols")
         program(bin_folder, "protoc", "echo libprotoc 3.21.12")
         monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
         monkeypatch.setattr(sources, "fetch_tools", self._fetch_tools)
         monkeypatch.setattr(sources, "fetch_python_headers", lambda *_: None)
         monkeypatch.setattr(sources, "check_python_headers", lambda *_: None)
-        proof = Proof(tag="t", needed=("libc.so.6",), refusals=("no",), replays=(), start={}, stock_start={})
-        monkeypatch.setattr(build, "prove", lambda *_, **_options: proof)
-        # Undefined symbols are shown once, as if what defines them was compiled then.
-        program(bin_folder, "aarch64-linux-gnu-nm", f"cat {folder}/symbols 2>/dev/null; rm -f {folder}/symbols")
+        monkeypatch.setattr(build, "prove", self._prove)
         self.ninja = folder / "ninja.sh"
         self.compiles()
 
     def _fetch_tools(self, downloads: Path) -> None:
         tools = sources.tools_folder(downloads)
+        self.did.append("tools")
         told = "install -D build.ninja modules/core/version_string.inc; cp build.ninja opencv_data_config.hpp"
         cmake = f'echo "$@" > {tools}/cmake.txt; pwd > build.ninja; {told}'
         program(tools / "cmake/data/bin", "cmake", cmake)
         program(tools / "bin", "ninja", f". {self.ninja}")
-        (tools / "auditwheel").mkdir()
-        (tools / "auditwheel/__main__.py").write_text("print('the platform tag:\\n\"manylinux_2_35_aarch64\"')")
+        (tools / "auditwheel").mkdir(exist_ok=True)
+        tag = "print('the platform tag:', sys.argv[-1].split('-')[-1].replace('linux', '\"manylinux_2_35')[:-4] + '\"')"
+        (tools / "auditwheel/__main__.py").write_text(f"import sys; {tag}")
 
     def compiles(self, text: str = "echo '[2/2] two'; echo library > onnxruntime_pybind11_state.so") -> None:
         """Decide what Ninja does."""
         self.ninja.write_text(f"{text}\n")
 
-    def build(self, *bundles: Path) -> build.BuiltRuntime:
+    def _prove(self, wheel: Path, *_: object, **__: object) -> Proof:
+        self.did.append(f"prove {wheel.name}")
+        return Proof(
+            tag="t", unit="CPU ms", needed=("libc.so.6",), refusals=("no",), replays=(), start={}, stock_start={}
+        )
+
+    def build(self, *bundles: Path, target: str = PI) -> build.BuiltRuntime:
         self.told.clear()
         return build.build_runtime(
-            bundles, PI, self.output, source=self.source, on_progress=lambda *step: self.told.append(step)
+            bundles, target, self.output, source=self.source, on_progress=lambda *step: self.told.append(step)
         )
 
 
@@ -263,16 +338,29 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, bytes
     return Stage(tmp_path, monkeypatch, everything.operators)
 
 
-def test_steps_are_done_again_for_what_has_changed(tmp_path: Path, made: dict[str, bytes], stage: Stage) -> None:
+def test_steps_are_done_again_for_what_has_changed(
+    tmp_path: Path, made: dict[str, bytes], stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
     built = stage.build(first)
     assert ("compile", 2, 2) in stage.told
     toolchain = next(cache_folder().rglob("toolchain.cmake")).read_text()
-    assert "set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)" in toolchain
+    assert "PROCESSOR aarch64)\nset(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)" in toolchain
     assert built.remembered == ()
     every = ("download", "patch", "configure", "compile", "package", "prove")
     assert stage.build(first).remembered == every
     assert stage.build(first, second).remembered == every[:3]
+    here = pi_bundle(tmp_path / "here.edge", made["mixer"], machine="x86_64", target="x86_64")
+    with monkeypatch.context() as patch:
+        patch.setattr("platform.machine", lambda: "riscv64")
+        assert "this is riscv64" in refusal(UsageError, stage.build, here, target="x86_64")
+        patch.setattr("platform.machine", lambda: "x86_64")
+        native = stage.build(here, target="x86_64")
+    assert native.runtime.wheel.endswith("manylinux_2_35_x86_64.whl")
+    with zipfile.ZipFile(stage.output / native.runtime.wheel) as archive:
+        module = "onnxruntime/capi/onnxruntime_pybind11_state.cpython-311-x86_64-linux-gnu.so"
+        assert module in archive.namelist()
+    assert stage.build(first, second).remembered == every  # each machine has its own objects
     (stage.source / "LICENSE").write_text("changed since\n")
     assert stage.build(first, second).remembered == every[:1]
 
@@ -307,8 +395,9 @@ def test_a_failed_compilation_shows_its_last_lines_and_goes_on_later(
         ("echo 'one.s: No space left on device'; exit 1", OutputError, "the disk is full"),
     ):
         stage.compiles(text)
-        with pytest.raises(error, match=expected):
+        with pytest.raises(error) as caught:
             stage.build(bundle)
+        assert expected in str(caught.value)
         assert not stage.output.joinpath("runtime.json").exists()
     stage.compiles()
     assert stage.build(bundle).remembered == ("download", "patch", "configure")
@@ -317,13 +406,15 @@ def test_a_failed_compilation_shows_its_last_lines_and_goes_on_later(
 def test_sources_of_other_operators_are_compiled_only_where_something_calls_them(
     tmp_path: Path, made: dict[str, bytes], stage: Stage
 ) -> None:
-    kernels = {
-        "conv.cc": "ONNX_CPU_OPERATOR_KERNEL(Conv, 11, K, Conv);",
-        "expand.cc": "ONNX_CPU_OPERATOR_KERNEL(Expand, 8, K, E); int Expander::Shape() const { return 1; }",
-        "loop.cc": "ONNX_CPU_OPERATOR_KERNEL(Loop, 8, K, Loop);",
-        "utils.cc": "int helper();",
-    }
-    write_files(stage.source / "onnxruntime/core/providers/cpu", kernels)
+    kernels = stage.source / "onnxruntime/core/providers/cpu"
+    for name, text in (
+        ("conv", "ONNX_CPU_OPERATOR_KERNEL(Conv, 11, K, Conv);"),
+        ("expand", "ONNX_CPU_OPERATOR_KERNEL(Expand, 8, K, E); int Expander::Shape() const { return 1; }"),
+        ("loop", "ONNX_CPU_OPERATOR_KERNEL(Loop, 8, K, Loop);"),
+        ("utils", "int helper();"),
+    ):
+        kernels.mkdir(parents=True, exist_ok=True)
+        (kernels / f"{name}.cc").write_text(f"{text}\n")
 
     def left_out() -> set[str]:
         [listed] = cache_folder().rglob("unneeded.txt")
@@ -361,21 +452,32 @@ def test_symbols_that_nobody_has_and_paths_of_this_machine_are_found(tmp_path: P
     assert "libc.so.6" in prove.check_library(good, "")
     prove.check_leaks(good, [tmp_path])
     bad = wheel_of(f'void missing(const char *); void f(void) {{ missing("{tmp_path}/source"); }}')
-    assert "undefined symbols: missing" in refusal(IncompatibleError, prove.check_library, bad, "")
-    assert "contains the path" in refusal(IncompatibleError, prove.check_leaks, bad, [tmp_path])
+    with pytest.raises(IncompatibleError, match="undefined symbols: missing"):
+        prove.check_library(bad, "")
+    with pytest.raises(IncompatibleError, match="contains the path"):
+        prove.check_leaks(bad, [tmp_path])
 
 
-def made_up_wheel(
-    folder: Path, file: str, needs: tuple[str, ...] = (), content: dict[str, bytes] | None = None
-) -> Path:
-    """A wheel with a package of its own name, which has `content`."""
+def test_this_machine_is_a_board_that_sees_the_given_wheels_alone(tmp_path: Path) -> None:
+    wheel = made_up_wheel(tmp_path, "onnxruntime-1.0-cp311-cp311-manylinux_2_35_x86_64.whl")
+    recipe = msgspec.structs.replace(current_recipe(), python=f"{sys.version_info.major}.{sys.version_info.minor}")
+    board = prove.native_board([wheel], tmp_path / "board", recipe)
+    file = prove.output_on(board, "x86_64", "it", "import json, onnxruntime as o; print(json.dumps(o.__file__))")
+    assert Path(file).is_relative_to(board.site)
+    said = refusal(EdgeError, prove.output_on, board, "x86_64", "it", "import msgspec")
+    assert said.startswith("it on this x86_64 ended with 1: ModuleNotFoundError")
+
+
+def made_up_wheel(folder: Path, file: str, needs: tuple[str, ...] = (), **content: bytes) -> Path:
+    """A wheel with a package of its own name and `content` by name, whose dots and slashes are `_dot_` and `__`."""
     name, version, *_ = file.split("-")
-    about, tag = f"{name}-{version}.dist-info", "-".join(file.removesuffix(".whl").split("-")[-3:])
-    required = "".join(f"Requires-Dist: {need}\n" for need in needs)
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}"
+    about = f"{name}-{version}.dist-info"
+    lines = ("Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {n}" for n in needs))
+    metadata = "".join(f"{line}\n" for line in lines)
+    tag = "-".join(file.removesuffix(".whl").split("-")[-3:])
     files = {f"{name}/__init__.py": b"", f"{about}/METADATA": metadata.encode()}
     files[f"{about}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: us\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
-    files |= {f"{name}/{key}": data for key, data in (content or {}).items()}
+    files |= {f"{name}/{key.replace('__', '/').replace('_dot_', '.')}": data for key, data in content.items()}
     folder.mkdir(parents=True, exist_ok=True)
     pack_wheel(folder / file, files)
     return folder / file
@@ -392,9 +494,9 @@ class Index:
         self.sdk = made_up_wheel(folder.parent, "edge_sdk-0.1.0-py3-none-any.whl", needs)
         made_up_wheel(folder, "onnxruntime-1.31.1-cp311-cp311-manylinux_2_27_aarch64.whl")
         opencv = f"opencv_python_headless-{small.OPENCV.version}-cp37-abi3-manylinux_2_28_aarch64.whl"
-        made_up_wheel(folder, opencv, content={"cv2.abi3.so": b"stock"})
-        content = {"tests/test_one.py": b"1", "__init__.pyi": b"2", "LICENSE": b"3", "_core.so": b"stock"}
-        made_up_wheel(folder, "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.whl", content=content)
+        made_up_wheel(folder, opencv, cv2_dot_abi3_dot_so=b"stock")
+        numpy = {"tests__test_one_dot_py": b"1", "__init___dot_pyi": b"2", "LICENSE": b"3", "_core_dot_so": b"stock"}
+        made_up_wheel(folder, "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.whl", **numpy)
 
 
 @pytest.fixture
@@ -407,7 +509,7 @@ def reduced_wheel(folder: Path, bundle: Path, file: str = "") -> Path:
     manifest = Bundle.open(bundle).manifest
     record = ReducedRuntime(manifest.operators, (manifest.entry(OPERATORS_FILE).sha256,))
     file = file or "onnxruntime-1.21.0.post1-cp311-cp311-manylinux_2_35_aarch64.whl"
-    return made_up_wheel(folder, file, content={f"capi/{REDUCED_FILE}": msgspec.json.encode(record)})
+    return made_up_wheel(folder, file, capi__reduced_dot_json=msgspec.json.encode(record))
 
 
 def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
@@ -423,9 +525,10 @@ def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
     assert {path.name for path in house.iterdir()} == {"requirements.txt", *(one["file"] for one in shown.values())}
     with zipfile.ZipFile(house / shown["numpy"]["file"]) as archive:
         names = set(archive.namelist())
-        rows = dict(row[:2] for row in csv.reader(archive.read("numpy-2.4.6.dist-info/RECORD").decode().splitlines()))
+        record = archive.read("numpy-2.4.6.dist-info/RECORD").decode().splitlines()
+        rows = {name: digest for name, digest, _ in csv.reader(record)}
         assert "Build: 1edge" in archive.read("numpy-2.4.6.dist-info/WHEEL").decode()
-        kept = {name.removeprefix("numpy/") for name in names if name.startswith("numpy/")}
+        kept = {name.split("/", 1)[1] for name in names if name.startswith("numpy/")}
         assert kept == {"__init__.py", "LICENSE", "_core.so"}
         digests = {name: hashlib.sha256(archive.read(name)).digest() for name in names if not name.endswith("RECORD")}
     assert rows.pop("numpy-2.4.6.dist-info/RECORD") == ""
@@ -446,10 +549,10 @@ def test_a_wheelhouse_with_the_stock_runtime_compares_it_with_the_bundle_s_range
     bundle = pi_bundle(tmp_path / "a.edge", made["classifier"])
     command = ["wheelhouse", str(bundle), "--target", PI, "--wheel", str(index.sdk), "-o"]
     cli(0, *command, tmp_path / "first")
-    newer = made_up_wheel(index.folder, "onnxruntime-1.99.0-cp311-cp311-manylinux_2_27_aarch64.whl")
+    made_up_wheel(index.folder, "onnxruntime-1.99.0-cp311-cp311-manylinux_2_27_aarch64.whl")
     assert "found 1.99.0" in cli(6, *command, tmp_path / "second").err
     assert not (tmp_path / "second").exists()
-    newer.unlink()
+    (index.folder / "onnxruntime-1.99.0-cp311-cp311-manylinux_2_27_aarch64.whl").unlink()
     operators = ("ai.onnx.contrib:Inverse", *Bundle.open(bundle).manifest.operators)
     contrib = pi_bundle(tmp_path / "b.edge", made["classifier"], operators=operators)
     assert "onnxruntime-extensions" in cli(8, *command, tmp_path / "second", contrib).err
@@ -476,8 +579,11 @@ def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
     assert "cannot be read as a wheel" in refused(UsageError, junk)
     with zipfile.ZipFile(junk, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"onnxruntime/capi/{REDUCED_FILE}", "{}")
-    entry = junk.read_bytes()
+    entry = bytearray(junk.read_bytes())
     junk.write_bytes(entry.replace(b"\xab\xae\x05\0", b"\xff" * 4))  # damaged where it is compressed
+    assert "cannot be read as a wheel" in refused(UsageError, junk)
+    entry[entry.index(b"PK\x01\x02") + 8] |= 1  # it says that it is encrypted
+    junk.write_bytes(entry)
     assert "cannot be read as a wheel" in refused(UsageError, junk)
     assert "expected the wheel of onnxruntime" in refused(UsageError, index.sdk)
     for tag, expected in (
@@ -485,6 +591,7 @@ def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
         ("cp311-cp311-manylinux_2_35_x86_64", "for manylinux_2_35_x86_64, target raspberry_pi_5 is aarch64"),
     ):
         assert expected in refused(UsageError, reduced_wheel(tmp_path, bundle, f"onnxruntime-1.21.0.post1-{tag}.whl"))
+    index.sdk.unlink()  # a bundle of another machine is refused before any wheel is read
     elsewhere = refusal(IncompatibleError, make_wheelhouse, [bundle], "x86_64", index.sdk, tmp_path / "house")
     assert "target x86_64 is x86_64" in elsewhere
     (tmp_path / "house").symlink_to("nowhere")
@@ -509,14 +616,16 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
     stage.compiles("cat opencv_data_config.hpp 2>/dev/null; echo new > cv2.abi3.so; echo new > _core.so")
     built = small.build_small(PI, tmp_path / "small")
     wheels = [built.output / one.file for one in built.wheels]
-    tags = [path.name.split("-", 2)[2].removesuffix("-manylinux_2_35_aarch64.whl") for path in wheels]
-    assert tags == ["1small-cp37-abi3", "1small-cp311-cp311"]
+    assert [path.name.split("-", 2)[2] for path in wheels] == [
+        "1small-cp37-abi3-manylinux_2_35_aarch64.whl",
+        "1small-cp311-cp311-manylinux_2_35_aarch64.whl",
+    ]
     for path, library in zip(wheels, ("opencv_python_headless/cv2.abi3.so", "numpy/_core.so"), strict=True):
         with zipfile.ZipFile(path) as archive:
             assert archive.read(library) == b"new\n"
             assert not [name for name in archive.namelist() if "test" in name or name.endswith(".pyi")]
-    log = cache_folder() / "runtime" / "opencv_python_headless-compile.log"
-    assert log.read_text().strip() == "/build-opencv_python_headless"  # what OpenCV says of its build
+    log = cache_folder() / "runtime" / "aarch64" / "opencv_python_headless-compile.log"
+    assert log.read_text().strip() == "/aarch64/build-opencv_python_headless"  # what OpenCV says of its build
     assert len(small.build_small(PI, tmp_path / "small").remembered) == 7
     house = make_wheelhouse([], PI, index.sdk, tmp_path / "house", replaced=wheels)
     assert {path.name for path in wheels} < {one.file for one in house}

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -220,7 +222,33 @@ _GUEST_ENVIRONMENT = {
 }
 
 
-class Counter:
+def spoken(cpu: str) -> str:
+    """Return a board's core as messages name it."""
+    return f"an emulated {cpu}" if cpu in CPUS else f"this {cpu}"
+
+
+def native_python(version: str) -> str:
+    """Return the program of this machine's Python of a minor version: the one that runs this, or a name to look for."""
+    return sys.executable if platform.python_version().startswith(f"{version}.") else f"python{version}"
+
+
+class Board:
+    """A Python that has the unpacked wheels in `site` and nothing else, on this machine as it is."""
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        self.folder, self.recipe, self.site = folder, recipe, folder / "site"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment of the program that `board_python` starts."""
+        return {**_GUEST_ENVIRONMENT, "PATH": os.defpath, "PYTHONPATH": str(self.site)}
+
+    def board_python(self, cpu: str) -> list[str]:
+        """Return the command that starts Python."""
+        return [native_python(self.recipe.python), "-S"]  # without the packages of its own environment
+
+
+class Counter(Board):
     """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
 
     Attributes:
@@ -232,9 +260,10 @@ class Counter:
     """
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self.folder, self.recipe, self.key = folder, recipe, recipe.key
+        super().__init__(folder, recipe)
+        self.key = recipe.key
         self.emulator = folder / "qemu-aarch64"
-        self.libraries, self.system, self.site = folder / "libraries", folder / "system", folder / "site"
+        self.libraries, self.system = folder / "libraries", folder / "system"
         self.plugin, self.record = folder / "icount.so", folder / "counter.json"
 
     def root(self, cpu: str) -> Path:
@@ -324,7 +353,7 @@ _SPARE_S = 45.0  # beyond the time for inputs: start-up takes 3 s, the first inf
 
 @contextmanager
 def board_outputs(
-    counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float
+    counter: Board, model: Path, cpu: str, tensors: Sequence[Tensor], seconds: float
 ) -> Iterator[Callable[[], list[tuple[Tensor, ...]]]]:
     """Run an emulation beside this process; after `seconds` no further input, float32, is begun.
 
@@ -336,9 +365,9 @@ def board_outputs(
         try:
             _, said = process.communicate(timeout=seconds + _SPARE_S)
             words = last_words(said)
-            problem = f"the emulated {cpu} ended with {process.returncode}: {words}"
+            problem = f"{spoken(cpu)} ended with {process.returncode}: {words}"
         except subprocess.TimeoutExpired:
-            problem = f"one image takes the emulated {cpu} more than {seconds + _SPARE_S:g} s"
+            problem = f"one image takes {spoken(cpu)} more than {seconds + _SPARE_S:g} s"
         paths = [folder / f"output_{number}.npz" for number in range(len(tensors))]
         outputs = []
         for path in filter(Path.is_file, paths):

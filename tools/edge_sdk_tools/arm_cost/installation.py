@@ -140,11 +140,12 @@ _PIP_TIMEOUT_S = 1200
 _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.17
 
 
-def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> list[Path]:
-    """Fetch wheels (`name==version`) for aarch64 into `folder`, without what they depend on."""
+def download_wheels(requirements: Sequence[str], python: str, folder: Path, machine: str = "aarch64") -> list[Path]:
+    """Fetch wheels (`name==version`) for a machine into `folder`, without what they depend on."""
     folder.mkdir(parents=True, exist_ok=True)
-    fetch_wheels([*requirements, "--no-deps"], python, platforms("aarch64"), folder)
-    return [next(folder.glob(f"{name}-{version}-*.whl")) for name, version in (r.split("==") for r in requirements)]
+    fetch_wheels([*requirements, "--no-deps"], python, platforms(machine), folder)
+    names = [requirement.replace("==", "-") for requirement in requirements]
+    return [next(folder.glob(f"{name}-*_{machine}.whl")) for name in names]
 
 
 def platforms(machine: str, newest_glibc: int = _NEWEST_GLIBC) -> list[str]:

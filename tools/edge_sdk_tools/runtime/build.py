@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -28,9 +29,10 @@ import msgspec
 import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import OPERATORS_FILE, ReducedRuntime
+from edge_sdk.bundle.manifest import OPERATORS_FILE, PRECISIONS, ReducedRuntime
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError, one_line
+from edge_sdk_tools.arm_cost.counter import native_python
 from edge_sdk_tools.arm_cost.installation import locked
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.jobs.runner import OnProgress, silent
@@ -41,6 +43,7 @@ from edge_sdk_tools.runtime.prove import Proof, prove, undefined_symbols
 from edge_sdk_tools.runtime.recipe import (
     FLAGS,
     HOOK,
+    MACHINES,
     PROTOC,
     TOOLCHAIN,
     UNNEEDED,
@@ -51,14 +54,11 @@ from edge_sdk_tools.runtime.recipe import (
     unneeded_sources,
 )
 
-COMPILER = "aarch64-linux-gnu-"
-"""Prefix of the cross compiler's programs."""
-COMPILERS = {f"{COMPILER}g++": "g++-aarch64-linux-gnu"}
-"""The compiler, and Debian's package that has it."""
 _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
+_DEPENDENCY = "FETCHCONTENT_SOURCE_DIR_"
 _DOMAINS = ("ai.onnx", "com.microsoft")
 
 
@@ -93,7 +93,7 @@ def build_runtime(
 
     Args:
         bundles: folders of bundles for that kind of device.
-        target: name or file of the device, an aarch64 one.
+        target: name or file of the device.
         output: folder for the wheel, runtime.json, sbom.json and proof.json.
         python: minor version on the device; the target's own by default.
         source: folder with a source of ONNX Runtime; by default Debian's is fetched.
@@ -107,12 +107,26 @@ def build_runtime(
             with the last lines of what it said.
     """
     device = load_target(target)
-    if wrong := [definition for definition in definitions if "=" not in definition]:
-        raise UsageError(f"--cmake {wrong[0]}: expected NAME=VALUE")
-    needs = read_needs(bundles, device)
-    check_programs({**COMPILERS, "protoc": "protobuf-compiler"})
-    with open_workspace(output, on_progress) as steps:
-        return _Build(steps, needs, device, python or device.python, source, definitions, jobs).run(output)
+    defined = [_definition(text) for text in definitions]
+    needs, version = read_needs(bundles, device), python or device.python
+    sources.check_python(version)
+    check_programs({**check_machine(device, version), "protoc": "protobuf-compiler"})
+    with open_workspace(output, device.machine, on_progress) as steps:
+        if source:
+            sources.check_checkout(source, steps.cache)
+        return _Build(steps, needs, device, version, source, defined, jobs).run(output)
+
+
+def _definition(text: str) -> str:
+    """Return a definition for CMake, a dependency's folder as an absolute path."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--cmake {text}: expected NAME=VALUE")
+    if not name.startswith(_DEPENDENCY):
+        return text
+    if not Path(value).is_dir():
+        raise UsageError(f"--cmake {text}: no such folder")
+    return f"{name}={Path(value).absolute()}"
 
 
 class Needs(NamedTuple):
@@ -132,7 +146,6 @@ class Needs(NamedTuple):
 
 def read_needs(paths: Sequence[Path], device: Target) -> Needs:
     """Open bundles and join what they need; an IncompatibleError says what a reduced runtime cannot load of one."""
-    check_machine(device, "a reduced runtime is")
     opened = tuple(Bundle.open(path) for path in paths)
     with tempfile.TemporaryDirectory(prefix="edge-sdk-runtime-") as scratch:
         work, models, formats = Path(scratch), list[Path](), [0]
@@ -156,10 +169,18 @@ def read_needs(paths: Sequence[Path], device: Target) -> Needs:
     return Needs(opened, config, operators, max(formats))
 
 
-def check_machine(device: Target, what: str) -> None:
-    """Raise UsageError for a device that nothing is compiled for; `what` begins the reason."""
-    if device.machine != "aarch64":
-        raise UsageError(f"target {device.name} is {device.machine}; {what} built for aarch64 only")
+def check_machine(device: Target, python: str) -> dict[str, str]:
+    """Return the programs that a build needs, with Debian's packages; refuse what cannot be proved here."""
+    machine = MACHINES[device.machine]
+    if machine.is_emulated:
+        return machine.compilers
+    if platform.machine() != device.machine:
+        here = platform.machine()
+        raise UsageError(
+            f"target {device.name}: a runtime for {device.machine} is proved on such a machine, this is {here}"
+        )
+    own = native_python(python)
+    return machine.compilers if Path(own).is_absolute() else {**machine.compilers, own: own}
 
 
 def _check_bundle(bundle: Bundle, device: Target) -> None:
@@ -168,9 +189,14 @@ def _check_bundle(bundle: Bundle, device: Target) -> None:
     custom = [*manifest.libraries, *(name for name in manifest.operators if name.split(":")[0] not in _DOMAINS)]
     if custom:
         raise IncompatibleError(f"{bundle.path}: needs {custom[0]}; a reduced runtime has no custom operators")
-    files = [variant.file for variant in manifest.variants if not variant.file.endswith(".ort")]
-    if files:
-        raise IncompatibleError(f"{bundle.path}: {files[0]} is not in ORT format, all that a reduced runtime reads")
+    for variant in manifest.variants:
+        if not variant.file.endswith(".ort"):
+            flag = PRECISIONS[variant.precision].flag
+            advice = f"build it without {flag}" if flag and variant != manifest.variants[0] else "use the stock one"
+            raise IncompatibleError(
+                f"{bundle.path}: {variant.file} is not in ORT format, all that a reduced runtime reads; for "
+                f"{device.machine} float convolutions and OpenVINO's models stay ONNX: {advice}"
+            )
 
 
 def check_programs(programs: Mapping[str, str]) -> None:
@@ -196,27 +222,29 @@ def check_room(folder: Path, free_bytes: int) -> None:
 
 
 @contextmanager
-def open_workspace(output: Path, on_progress: OnProgress) -> Iterator[Steps]:
+def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Iterator[Steps]:
     """Make the folder of the results and that of the work, which one build at a time holds; yield the work's steps."""
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: a file, expected a folder")
-    work = cache_folder() / "runtime"
+    cache = cache_folder() / "runtime"
+    work = cache / machine
     try:
         work.mkdir(parents=True, exist_ok=True)
         output.mkdir(parents=True, exist_ok=True)
         check_room(work, shutil.disk_usage(work).free)
-        with locked(work):
-            yield Steps(work, on_progress)
+        with locked(cache):
+            yield Steps(cache, machine, on_progress)
     except OSError as cause:
         what = "the disk is full; a build needs 3 GB" if is_full(cause) else cause.strerror or str(cause)
         raise OutputError(f"{cause.filename or work}: {what}") from cause
 
 
 class Steps:
-    """Runs steps that an earlier build has not finished, and keeps their stamps and logs in `work`."""
+    """Runs steps that an earlier build has not finished, and keeps their stamps and logs in `work`, by machine."""
 
-    def __init__(self, work: Path, on_progress: OnProgress) -> None:
-        self.work, self.on_progress = work, on_progress
+    def __init__(self, cache: Path, machine: str, on_progress: OnProgress) -> None:
+        self.cache, self.machine, self.on_progress = cache, machine, on_progress
+        self.work, self.downloads = cache / machine, cache / "downloads"
         self.remembered: list[str] = []
         self.took: dict[str, tuple[float, float]] = {}
 
@@ -275,9 +303,10 @@ class Steps:
     def configure(
         self, name: str, tools: Path, source: Path, objects: Path, settings: Mapping[str, object], *options: str
     ) -> None:
-        """Have CMake make files for Ninja, both of `tools`, and the cross compiler, with these definitions."""
+        """Have CMake make files for Ninja, both of `tools`, and the compiler of the machine, with these definitions."""
         toolchain = objects / "toolchain.cmake"
-        toolchain.write_text(TOOLCHAIN.format(compiler=COMPILER))
+        compiler = MACHINES[self.machine].compiler
+        toolchain.write_text(TOOLCHAIN.format(processor=self.machine, compiler=compiler))
         programs = {"CMAKE_TOOLCHAIN_FILE": toolchain, "CMAKE_MAKE_PROGRAM": tools / "bin" / "ninja"}
         command: list[str | Path] = [tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja", "-S", source]
         command += ["-B", objects, *(f"-D{key}={value}" for key, value in {**settings, **programs}.items()), *options]
@@ -299,16 +328,17 @@ class _Build:
     ) -> None:
         self._steps, self._needs, self._device, self._python = steps, needs, device, python
         self._source, self._definitions, self._jobs = source, tuple(definitions), jobs
-        self._downloads, self._made = steps.work / "downloads", steps.work / "made"
+        self._downloads, self._made, self._machine = steps.downloads, steps.work / "made", MACHINES[device.machine]
         self._objects = steps.work / f"build-cp{python.replace('.', '')}"
-        self._headers, self._tools = self._downloads / f"python{python}", sources.tools_folder(self._downloads)
-        self._compiler = package.output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
+        self._headers = sources.headers_folder(self._downloads, python, self._machine)
+        self._tools = sources.tools_folder(self._downloads)
+        self._compiler = package.output_of([f"{self._machine.compiler}g++", "--version"]).splitlines()[0]
 
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, needs = self._steps.do, self._needs
         do("download", (self._python, self._source is None, self._tools), self._tools, self._download)
-        sources.check_python_headers(self._headers, self._python)
+        sources.check_python_headers(self._headers, self._python, self._machine)
         given = sources.state_of(self._source) if self._source else "debian"
         tree_file = self._steps.work / "source" / "tree.json"
         do("patch", (given, recipe_digest()), tree_file, lambda: self._patch(tree_file))
@@ -332,7 +362,7 @@ class _Build:
     def _download(self) -> None:
         self._downloads.mkdir(exist_ok=True)
         sources.fetch_tools(self._downloads)
-        sources.fetch_python_headers(self._python, self._downloads)
+        sources.fetch_python_headers(self._python, self._machine, self._downloads)
         if self._source is None:
             sources.download_debian(self._downloads)
 
@@ -346,7 +376,7 @@ class _Build:
 
     def _compiler_flags(self, tree: sources.Tree) -> str:
         # The wheel must not name folders of this machine; of several that match, the last one counts.
-        folders = (self._steps.work, self._objects, tree.root.parent, tree.root)
+        folders = (self._steps.cache, self._objects, tree.root.parent, tree.root)
         maps = dict(zip(folders, ("runtime", "build", "dependencies", "onnxruntime"), strict=True))
         options = [f"-ffile-prefix-map={folder}=dependencies" for folder in self._given_folders()]
         options += [f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items()]
@@ -355,7 +385,7 @@ class _Build:
     def _given_folders(self) -> list[Path]:
         """Return the folders of dependencies among the definitions."""
         pairs = (definition.split("=", 1) for definition in self._definitions)
-        return [Path(value) for name, value in pairs if name.startswith("FETCHCONTENT_SOURCE_DIR_")]
+        return [Path(value) for name, value in pairs if name.startswith(_DEPENDENCY)]
 
     def _configure(self, tree: sources.Tree, flags: str) -> None:
         objects = self._objects
@@ -384,11 +414,12 @@ class _Build:
     def _compile(self, tree: sources.Tree) -> None:
         _reduce(self._steps, tree, self._needs, self._objects)
         jobs = self._jobs or os.cpu_count() or 1
-        command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", Path(package.LIBRARY).stem]
+        library = self._objects / package.LIBRARY
+        command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", library.stem]
         is_whole = False
         while not is_whole:
             self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
-            is_whole = not _restore_sources(self._objects, undefined_symbols(self._objects / package.LIBRARY, COMPILER))
+            is_whole = not _restore_sources(self._objects, undefined_symbols(library, self._machine.compiler))
 
     def _package(self, tree: sources.Tree, runtime_file: Path) -> None:
         made, needs = self._made, self._needs
@@ -397,7 +428,7 @@ class _Build:
         sets = [bundle.manifest.entry(OPERATORS_FILE) for bundle in needs.bundles]
         record = ReducedRuntime(needs.operators, tuple(sorted({entry.sha256 for entry in sets if entry})))
         library = self._objects / package.LIBRARY
-        wheel, sizes = package.write_wheel(tree, library, record, self._python, COMPILER, self._tools, made)
+        wheel, sizes = package.write_wheel(tree, library, record, self._python, self._device.machine, self._tools, made)
         runtime = package.Runtime(
             wheel=wheel.name,
             sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
@@ -422,8 +453,8 @@ class _Build:
             self._needs.operators,
             self._device,
             version=runtime.onnxruntime,
-            binutils=COMPILER,
-            private=(self._steps.work, Path.home(), Path(sys.prefix), *self._given_folders()),
+            python=self._python,
+            private=(self._steps.cache, Path.home(), Path(sys.prefix), *self._given_folders()),
             downloads=self._downloads,
             on_progress=self._steps.on_progress,
         )

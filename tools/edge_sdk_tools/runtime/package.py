@@ -25,6 +25,7 @@ from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, UsageError
 from edge_sdk_tools.packages import last_words, run_program
+from edge_sdk_tools.runtime.recipe import MACHINES
 from edge_sdk_tools.runtime.sources import Component, Tree
 
 LIBRARY = "onnxruntime_pybind11_state.so"
@@ -82,20 +83,21 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_wheel(
-    tree: Tree, library: Path, record: ReducedRuntime, python: str, binutils: str, tools: Path, folder: Path
+    tree: Tree, library: Path, record: ReducedRuntime, python: str, machine: str, tools: Path, folder: Path
 ) -> tuple[Path, Sizes]:
     """Write the wheel into an empty folder, with the platform tag that its library's symbols allow.
 
     `library` is as it was linked, and a stripped copy goes into the wheel; `record` is what a device reads of it.
-    `binutils` is the prefix of `strip` and `size` for the library's machine, `tools` a folder with auditwheel.
+    `machine` is the library's, `tools` a folder with auditwheel.
     """
+    binutils = MACHINES[machine].compiler
     stripped = folder / LIBRARY
     output_of([f"{binutils}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
     number = python.replace(".", "")
-    files = _files(tree, stripped.read_bytes(), record, number)
+    files = _files(tree, stripped.read_bytes(), record, f"{number}-{MACHINES[machine].triplet}")
     sections = _sections(output_of([f"{binutils}size", "-A", str(stripped)]))
     version, tag = f"{tree.version}.post1", f"cp{number}-cp{number}"
-    loose = _write(folder, version, f"{tag}-linux_aarch64", files, python)
+    loose = _write(folder, version, f"{tag}-linux_{machine}", files, python)
     wheel = _write(folder, version, f"{tag}-{platform_of(loose, tools)}", files, python)
     loose.unlink()
     unpacked = sum(map(len, files.values()))
@@ -150,7 +152,7 @@ def _sections(text: str) -> dict[str, int]:
     return dict(sorted(large.items(), key=lambda item: -item[1]))
 
 
-def _files(tree: Tree, library: bytes, record: ReducedRuntime, number: str) -> dict[str, bytes]:
+def _files(tree: Tree, library: bytes, record: ReducedRuntime, extension: str) -> dict[str, bytes]:
     """Return the content of the package by path."""
     source = tree.root / "onnxruntime"
     python = source / "python"
@@ -162,7 +164,7 @@ def _files(tree: Tree, library: bytes, record: ReducedRuntime, number: str) -> d
         "__init__.py": (python / "__init__.py").read_bytes(),
         "_pybind_state.py": state.encode(),
         "build_and_package_info.py": about.encode(),
-        f"onnxruntime_pybind11_state.cpython-{number}-aarch64-linux-gnu.so": library,
+        f"onnxruntime_pybind11_state.cpython-{extension}.so": library,
         REDUCED_FILE: pretty(record),
     }
     top = {
@@ -211,8 +213,10 @@ def bill_of_materials(runtime: Runtime) -> bytes:
     """Return the SBOM of a runtime as CycloneDX 1.5 in JSON."""
 
     def component(one: Component) -> dict[str, object]:
-        described: dict[str, object] = {"type": "library", "name": one.name, "version": one.version}
+        described: dict[str, object] = {"type": "library", "name": one.name}
         described["licenses"] = [{"license": {"id": one.licence}}]
+        if one.version:
+            described["version"] = one.version
         if one.sha256:
             described["hashes"] = [{"alg": "SHA-256", "content": one.sha256}]
         if one.purl:

@@ -1,8 +1,9 @@
-"""Prove a reduced runtime's wheel: what is in it, and that it gives what the stock wheel gives on emulated cores.
+"""Prove a reduced runtime's wheel: what is in it, and that it gives what the stock wheel gives on the same core.
 
-The board is that of `arm_cost`: the same emulator, Debian and numpy, with this wheel, the stock wheel of the same
-version, and the stock wheel that the bundles were built with. Where the stock wheel of the same version does not run on
-a core (1.21.0 needs instructions that a Cortex-A72 lacks), the last one takes its place, and the record says so.
+A board for aarch64 is that of `arm_cost`: the same emulator, Debian and numpy, with this wheel, the stock wheel of the
+same version, and the stock wheel that the bundles were built with. Where the stock wheel of the same version does not
+run on a core (1.21.0 needs instructions that a Cortex-A72 lacks), the last one takes its place, and the record says so.
+For x86_64 this machine is the board; nothing counts its instructions, so that CPU time is shown and not judged.
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from onnx import parser
 from edge_sdk.bundle.bundle import Bundle, largest_difference
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import EdgeError, IncompatibleError
+from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu, board_outputs
+from edge_sdk_tools.arm_cost.counter import CPUS, Board, Counter, Recipe, board_outputs, current_recipe, spoken
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up, unpack_wheels
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.quantize.convert import convert
 from edge_sdk_tools.runtime.package import output_of
+from edge_sdk_tools.runtime.recipe import MACHINES
 
 _SECONDS = 600.0  # for the golden inputs of one model on one core
 _MOST_INSTRUCTIONS = 1.02  # of the stock wheel's
 # What is no kernel is compiled for size: .045 more on a model of 1.1 million, whatever it computes.
 _CALL_MILLIONS = 0.1
 _ROUNDS = 3
+_RUNS = 20  # of which the shortest is an inference's CPU time
 _SHARED = ("qemu-aarch64", "libraries", "system", "icount.so", *CPUS)
 _BEHIND = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_")
 PEAK = """
@@ -62,8 +66,10 @@ session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionPro
 mark()
 spec = session.get_inputs()[0]
 kind = {"tensor(uint8)": numpy.uint8, "tensor(int8)": numpy.int8}.get(spec.type, numpy.float32)
-session.run(None, {spec.name: numpy.zeros(spec.shape, kind)})
-mark()
+tensor = numpy.zeros(spec.shape, kind)
+for _ in range(int(sys.argv[2])):
+    session.run(None, {spec.name: tensor})
+    mark()
 print(json.dumps(marks))
 """
 _LOAD = "import sys, onnxruntime as ort; ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
@@ -74,9 +80,8 @@ _STRANGERS = ("Erf", "Softplus", "Cos", "Mish", "Asinh", "HardSwish", "Threshold
 class Start(msgspec.Struct, frozen=True):
     """What a start costs: import, loading the smallest model, its first inference.
 
-    Attributes:
-        cpu_s: CPU seconds of the emulator, the least of three rounds, in turn with the other runtime.
-        peak_mb: resident memory at its highest, MB of 1e6 bytes above what Python with numpy has.
+    Seconds are of CPU, the emulator's where there is one: the least of three rounds, in turn with the other runtime.
+    Memory is resident, at its highest after the import and in all, in MB of 1e6 bytes above what Python with numpy has.
     """
 
     import_s: float
@@ -87,28 +92,28 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of a bundle on one emulated core.
+    """One model of a bundle on one core.
 
     Attributes:
         difference: the largest from the golden outputs, which are the build machine's.
         stock: version of the stock wheel that it is compared with on this core.
         is_identical: whether all outputs are the stock wheel's to the last bit.
-        millions, stock_millions: instructions of one inference on one thread.
+        cost, stock_cost: of one inference on one thread, in the proof's unit.
     """
 
     bundle: str
     variant: str
-    core: Cpu
+    core: str
     difference: float
     stock: str
     is_identical: bool
-    millions: float
-    stock_millions: float
+    cost: float
+    stock_cost: float
 
     @property
     def ratio(self) -> float:
-        """Instructions over those of the stock wheel."""
-        return self.millions / self.stock_millions
+        """Cost over that of the stock wheel."""
+        return self.cost / self.stock_cost
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,10 +123,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
         tag: platform tag by auditwheel.
         needed: shared libraries that the device must have.
         refusals: what the runtime says to an .onnx file, and to a model with an operator that it lacks.
+        unit: of what an inference costs, `million instructions` or `CPU ms`.
         start, stock_start: cost of a start by core; of the stock wheel where it runs.
     """
 
     tag: str
+    unit: str
     needed: tuple[str, ...]
     refusals: tuple[str, ...]
     replays: tuple[Replayed, ...]
@@ -136,7 +143,7 @@ def prove(
     device: Target,
     *,
     version: str,
-    binutils: str,
+    python: str,
     private: Sequence[Path],
     downloads: Path,
     on_progress: OnProgress,
@@ -144,32 +151,48 @@ def prove(
     """Prove a wheel of a runtime for these bundles, whose models are replayed; an IncompatibleError says what is wrong.
 
     `operators` are `domain:name` of what the runtime has. It is compared with the stock wheel of its source's
-    `version`, which `downloads` keeps. `binutils` is the prefix of the programs that read the library, and `private`
-    are folders of this machine whose names must not be in the wheel.
+    `version`, which `downloads` keeps. `private` are folders of this machine whose names must not be in the wheel.
     """
-    needed = check_library(wheel, binutils)
+    machine = MACHINES[device.machine]
+    needed = check_library(wheel, machine.compiler)
     check_leaks(wheel, private)
-    counter = set_up(on_progress=silent)
     with tempfile.TemporaryDirectory(prefix="edge-sdk-prove-") as scratch:
         folder = Path(scratch)
-        reduced = board_with(counter, [wheel], folder / "reduced", version)
-        [same] = download_wheels([f"onnxruntime=={version}"], counter.recipe.python, downloads)
-        stock = board_with(counter, [same], folder / "stock", version)
+        recipe = msgspec.structs.replace(current_recipe(), onnxruntime=version, python=python)
+        [same] = download_wheels([f"onnxruntime=={version}"], python, downloads, device.machine)
+        reduced: Board
+        stock: Board
+        newest: Board
+        if machine.is_emulated:
+            newest = counter = set_up(on_progress=silent)
+            reduced, stock = (board_with(counter, [one], folder / one.stem, version) for one in (wheel, same))
+        else:
+            [numpy] = download_wheels([f"numpy=={recipe.numpy}"], python, downloads, device.machine)
+            reduced, stock = (native_board([one, numpy], folder / one.stem, recipe) for one in (wheel, same))
+            newest = stock
+        by_core = {core: (reduced, stock if _runs(stock, core) else newest) for core in machine.cores}
         refusals = _refusals(reduced, operators, device, folder)
         models = [(b.with_primary(v.file), v.file) for b in bundles for v in b.manifest.variants]
         replays = list[Replayed]()
-        total = len(models) * len(CPUS) + 1
+        total = len(models) * len(by_core) + 1
         for number, (bundle, file) in enumerate(models):
             path = folder / f"{number}-{file}"
             path.write_bytes(bundle.read(file))
-            for cpu in CPUS:
+            for core, boards in by_core.items():
                 on_progress("prove", len(replays), total)
-                replays.append(_replay(bundle, path, cpu, reduced, stock if _runs(stock, cpu) else counter))
+                replays.append(_replay(bundle, path, core, *boards))
         smallest = min(folder.glob("[0-9]*-*.ort"), key=lambda p: p.stat().st_size)
-        start, stock_start = _starts(reduced, stock, counter, smallest)
+        starts = {core: _starts(boards, core, smallest) for core, boards in by_core.items()}
     on_progress("prove", total, total)
-    tag, replayed = wheel.stem.rsplit("-", 1)[-1], tuple(replays)
-    return Proof(tag=tag, needed=needed, refusals=refusals, replays=replayed, start=start, stock_start=stock_start)
+    return Proof(
+        tag=wheel.stem.rsplit("-", 1)[-1],
+        unit="million instructions" if machine.is_emulated else "CPU ms",
+        needed=needed,
+        refusals=refusals,
+        replays=tuple(replays),
+        start={core: own for core, (own, _) in starts.items()},
+        stock_start={core: its for core, (_, its) in starts.items()},
+    )
 
 
 def check_library(wheel: Path, binutils: str) -> tuple[str, ...]:
@@ -215,25 +238,32 @@ def board_with(counter: Counter, wheels: Sequence[Path], folder: Path, version: 
     return board
 
 
-def run_python(board: Counter, cpu: Cpu, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def native_board(wheels: Sequence[Path], folder: Path, recipe: Recipe) -> Board:
+    """Make a board of this machine with these wheels."""
+    board = Board(folder, recipe)
+    unpack_wheels(wheels, board.site)
+    return board
+
+
+def run_python(board: Board, core: str, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program in Python on a board."""
-    command = [*board.board_python(cpu), "-c", code, *arguments]
+    command = [*board.board_python(core), "-c", code, *arguments]
     return run_program(command, timeout_s=_SECONDS, cwd="/", env=board.environment)
 
 
-def output_on(board: Counter, cpu: Cpu, what: str, code: str, *arguments: str) -> Any:
+def output_on(board: Board, core: str, what: str, code: str, *arguments: str) -> Any:
     """Return the JSON that a program in Python prints on a board; an EdgeError says how `what` ended there."""
-    done = run_python(board, cpu, code, *arguments)
+    done = run_python(board, core, code, *arguments)
     if done.returncode:
-        raise EdgeError(f"{what} on an emulated {cpu} ended with {done.returncode}: {last_words(done.stderr)}")
+        raise EdgeError(f"{what} on {spoken(core)} ended with {done.returncode}: {last_words(done.stderr)}")
     return json.loads(done.stdout)
 
 
-def _runs(board: Counter, cpu: Cpu) -> bool:
-    return run_python(board, cpu, "import onnxruntime").returncode == 0
+def _runs(board: Board, core: str) -> bool:
+    return run_python(board, core, "import onnxruntime").returncode == 0
 
 
-def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: Path) -> tuple[str, ...]:
+def _refusals(board: Board, operators: Sequence[str], device: Target, folder: Path) -> tuple[str, ...]:
     """Load what the runtime must refuse, with the operator's name; return what it says."""
     stranger = next(name for name in _STRANGERS if f"ai.onnx:{name}" not in operators)
     text = f'<ir_version: 8, opset_import: ["": 18]> one (float[1,4] x) => (float[1,4] y) {{ y = {stranger}(x) }}'
@@ -243,7 +273,7 @@ def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: 
     converted = convert(strange, device, work).model
     words = []
     for path, expected in ((strange, "ONNX"), (converted, stranger)):
-        done = run_python(board, "cortex-a72", _LOAD, str(path))
+        done = run_python(board, MACHINES[device.machine].cores[0], _LOAD, str(path))
         line = last_words(done.stderr)
         if done.returncode != 1 or expected not in line:
             raise IncompatibleError(f"{path.name} should be refused with the word {expected!r}, got: {line}")
@@ -251,57 +281,72 @@ def _refusals(board: Counter, operators: Sequence[str], device: Target, folder: 
     return tuple(words)
 
 
-def _replay(bundle: Bundle, model: Path, cpu: Cpu, reduced: Counter, stock: Counter) -> Replayed:
+def _replay(bundle: Bundle, model: Path, core: str, reduced: Board, stock: Board) -> Replayed:
     variant = bundle.manifest.variants[0]
     golden, noise = bundle.golden_and_noise()
     prepare = Prepare.of(bundle.manifest)
     tensors = [prepare.normalise(image).copy() for image, _ in golden]
-    where = f"{bundle.manifest.name} {variant.name} on an emulated {cpu}"
-    with board_outputs(reduced, model, cpu, tensors, _SECONDS) as finish:
+    where = f"{bundle.manifest.name} {variant.name} on {spoken(core)}"
+    with board_outputs(reduced, model, core, tensors, _SECONDS) as finish:
         outputs = finish()
-    with board_outputs(stock, model, cpu, tensors, _SECONDS) as finish:
+    with board_outputs(stock, model, core, tensors, _SECONDS) as finish:
         expected = finish()
-    worst = 0.0
-    for got, (_, promised) in zip(outputs, golden, strict=True):
-        problem = largest_difference(got, promised, variant.golden, noise)
-        if isinstance(problem, str):
-            raise IncompatibleError(f"{where}: the golden inputs give other results: {problem}")
-        worst = max(worst, problem)
+
+    def worst_of(promised: Sequence[Sequence[Tensor]], what: str) -> float:
+        worst = 0.0
+        for got, wanted in zip(outputs, promised, strict=True):
+            problem = largest_difference(got, wanted, variant.golden, noise)
+            if isinstance(problem, str):
+                raise IncompatibleError(f"{where}: {what}: {problem}")
+            worst = max(worst, problem)
+        return worst
+
     pairs = [(a, b) for got, other in zip(outputs, expected, strict=True) for a, b in zip(got, other, strict=True)]
     found = Replayed(
         bundle=bundle.manifest.name,
         variant=variant.name,
-        core=cpu,
-        difference=worst,
+        core=core,
+        difference=worst_of([promised for _, promised in golden], "the golden inputs give other results"),
         stock=stock.recipe.onnxruntime,
         is_identical=all(np.array_equal(a, b) for a, b in pairs),
-        millions=reduced.count(model, cpu).millions,
-        stock_millions=stock.count(model, cpu).millions,
+        cost=_cost(reduced, model, core),
+        stock_cost=_cost(stock, model, core),
     )
     if stock.recipe.onnxruntime == reduced.recipe.onnxruntime:
-        if not found.is_identical:
-            raise IncompatibleError(f"{where}: other results than those of the stock wheel {found.stock}")
-        if found.millions > found.stock_millions * _MOST_INSTRUCTIONS + _CALL_MILLIONS:
-            raise IncompatibleError(
-                f"{where}: {found.ratio:.3f} times the {found.stock_millions:.2f} million instructions of the stock "
-                f"wheel, expected {_MOST_INSTRUCTIONS} times and {_CALL_MILLIONS} million at most"
-            )
+        others = f"other results than those of the stock wheel {found.stock}"
+        worst_of(expected, others)
+        if isinstance(reduced, Counter):
+            _judge(found, where, others)
     return found
 
 
-def _starts(reduced: Counter, stock: Counter, other: Counter, model: Path) -> tuple[dict[str, Start], dict[str, Start]]:
-    """Measure starts of the reduced and a stock runtime in turn, by core."""
-    found: tuple[dict[str, Start], dict[str, Start]] = ({}, {})
-    for cpu in CPUS:
-        boards = (reduced, stock if _runs(stock, cpu) else other)
-        rounds = [[_marks(board, cpu, model) for board in boards] for _ in range(_ROUNDS)]
-        for index, starts in enumerate(found):
-            starts[cpu] = _start([one[index] for one in rounds])
-    return found
+def _judge(found: Replayed, where: str, others: str) -> None:
+    """Refuse what is not the stock wheel's to the last bit, or takes more instructions than it."""
+    if not found.is_identical:
+        raise IncompatibleError(f"{where}: {others}")
+    if found.cost > found.stock_cost * _MOST_INSTRUCTIONS + _CALL_MILLIONS:
+        raise IncompatibleError(
+            f"{where}: {found.ratio:.3f} times the {found.stock_cost:.2f} million instructions of the stock "
+            f"wheel, expected {_MOST_INSTRUCTIONS} times and {_CALL_MILLIONS} million at most"
+        )
 
 
-def _marks(board: Counter, cpu: Cpu, model: Path) -> list[tuple[float, float]]:
-    said = output_on(board, cpu, model.name, PEAK + _STARTUP, str(model))
+def _cost(board: Board, model: Path, core: str) -> float:
+    """Return million instructions of one inference, or milliseconds of CPU where nothing counts them."""
+    if isinstance(board, Counter):
+        return board.count(model, core).millions
+    seconds = [spent for spent, _ in _marks(board, core, model, _RUNS)]
+    return 1e3 * float(np.diff(seconds)[3:].min())
+
+
+def _starts(boards: Sequence[Board], core: str, model: Path) -> list[Start]:
+    """Measure starts on boards in turn."""
+    rounds = [[_marks(board, core, model) for board in boards] for _ in range(_ROUNDS)]
+    return [_start(own) for own in zip(*rounds, strict=True)]
+
+
+def _marks(board: Board, core: str, model: Path, runs: int = 1) -> list[tuple[float, float]]:
+    said = output_on(board, core, model.name, PEAK + _STARTUP, str(model), str(runs))
     return [(float(seconds), float(kib)) for seconds, kib in said]
 
 

@@ -26,15 +26,18 @@ import msgspec
 import numpy as np
 
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import IncompatibleError
+from edge_sdk.core.errors import IncompatibleError, UsageError
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.build import COMPILER, COMPILERS, Steps, check_machine, check_programs, open_workspace
+from edge_sdk_tools.runtime.build import Steps, check_programs, open_workspace
 from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of, pretty
 from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, output_on
-from edge_sdk_tools.runtime.recipe import TOOLCHAIN
+from edge_sdk_tools.runtime.recipe import MACHINES, TOOLCHAIN
+
+_MACHINE = "aarch64"  # of _CROSS and _PRETENDED, and of what is compared
+_PI = MACHINES[_MACHINE]
 
 
 class Package(NamedTuple):
@@ -212,9 +215,10 @@ def build_small(target: str, output: Path, *, jobs: int | None = None, on_progre
         EdgeError: as of `build_runtime`.
     """
     device = load_target(target)
-    check_machine(device, "small packages are")
-    check_programs(COMPILERS)
-    with open_workspace(output, on_progress) as steps:
+    if device.machine != _MACHINE:
+        raise UsageError(f"target {device.name} is {device.machine}; small packages are built for {_MACHINE} only")
+    check_programs(_PI.compilers)
+    with open_workspace(output, _MACHINE, on_progress) as steps:
         return _Build(steps, device, jobs or os.cpu_count() or 1).run(output)
 
 
@@ -223,8 +227,8 @@ class _Build:
 
     def __init__(self, steps: Steps, device: Target, jobs: int) -> None:
         self._steps, self._device, self._jobs = steps, device, jobs
-        self._downloads, self._made = steps.work / "downloads", steps.work / "small"
-        self._headers = self._downloads / f"python{device.python}" / "usr" / "include"
+        self._downloads, self._made = steps.downloads, steps.work / "small"
+        self._headers = sources.headers_folder(self._downloads, device.python, _PI) / "usr" / "include"
         self._tools = sources.tools_folder(self._downloads)
         self._trees = {package.name: steps.work / f"source-{package.name}" for package in PACKAGES}
         self._objects = {package.name: steps.work / f"build-{package.name}" for package in PACKAGES}
@@ -232,11 +236,11 @@ class _Build:
     def run(self, output: Path) -> SmallBuild:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, python = self._steps.do, self._device.python
-        compiler = output_of([f"{COMPILER}g++", "--version"]).splitlines()[0]
+        compiler = output_of([f"{_PI.compiler}g++", "--version"]).splitlines()[0]
         recipe = (PACKAGES, OPENCV_FLAGS, TOOLCHAIN, NUMPY_FLAGS, _CROSS, _PRETENDED)
         settings = (*recipe, python, compiler, np.__version__)
         do("small-download", (PACKAGES, python, self._tools), self._stock(NUMPY).parent, self._download)
-        sources.check_python_headers(self._headers.parents[1], python)
+        sources.check_python_headers(self._headers.parents[1], python, _PI)
         for package, configure in ((OPENCV, self._configure_opencv), (NUMPY, self._configure_numpy)):
             objects = self._objects[package.name]
             fresh, compiled = partial(self._fresh, package, configure), partial(self._compile, package)
@@ -260,7 +264,7 @@ class _Build:
     def _download(self) -> None:
         self._downloads.mkdir(exist_ok=True)
         sources.fetch_tools(self._downloads)
-        sources.fetch_python_headers(self._device.python, self._downloads)
+        sources.fetch_python_headers(self._device.python, _PI, self._downloads)
         for package in PACKAGES:
             sources.fetch_archive(package.requirement, package.archive, package.sha256, self._downloads)
         wanted = [package.requirement for package in PACKAGES]
@@ -276,7 +280,7 @@ class _Build:
 
     def _flags(self, package: Package) -> list[str]:
         # The wheels must not name folders of this machine; of several that match, the last one counts.
-        folders = (self._steps.work, self._objects[package.name], self._trees[package.name])
+        folders = (self._steps.cache, self._objects[package.name], self._trees[package.name])
         maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in zip(folders, "wbs", strict=True)]
         include = self._headers / f"python{self._device.python}"
         return [*maps, f"-I{include}", "-isystem", str(self._headers)]
@@ -300,7 +304,7 @@ class _Build:
 
     def _without_folders(self, text: str) -> str:
         """Return a text without the names of this machine's folders."""
-        for folder in (self._steps.work, Path(sys.prefix), Path(sys.base_prefix), Path.home()):
+        for folder in (self._steps.cache, Path(sys.prefix), Path(sys.base_prefix), Path.home()):
             text = text.replace(str(folder), "")
         return text
 
@@ -317,7 +321,7 @@ class _Build:
         cross = objects / "cross.ini"
         flags = ", ".join(f"'{flag}'" for flag in self._flags(NUMPY))
         launcher = "'ccache', " if shutil.which("ccache") else ""
-        cross.write_text(_CROSS.format(compiler=COMPILER, python=python, flags=flags, launcher=launcher))
+        cross.write_text(_CROSS.format(compiler=_PI.compiler, python=python, flags=flags, launcher=launcher))
         meson = tree / "vendored-meson" / "meson" / "meson.py"
         command: list[str | Path] = [sys.executable, meson, "setup", objects, tree, "--cross-file", cross, *NUMPY_FLAGS]
         self._steps.run(f"{NUMPY.name}-configure", command, objects, **self._environment(objects))
@@ -362,7 +366,7 @@ class _Build:
         loose = write("linux_aarch64")
         wheel = write(platform_of(loose, self._tools))
         loose.unlink()
-        check_leaks(wheel, (self._steps.work, Path.home(), Path(sys.prefix)))
+        check_leaks(wheel, (self._steps.cache, Path.home(), Path(sys.prefix)))
         with zipfile.ZipFile(stock) as archive:
             before = sum(entry.file_size for entry in archive.infolist())
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
@@ -371,7 +375,7 @@ class _Build:
     def _stripped(self, library: Path) -> bytes:
         with tempfile.TemporaryDirectory(prefix="edge-sdk-small-") as scratch:
             stripped = Path(scratch) / library.name
-            output_of([f"{COMPILER}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
+            output_of([f"{_PI.compiler}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
             return stripped.read_bytes()
 
     def _prove(self, wheels: tuple[SmallWheel, ...], proof: Path) -> None:

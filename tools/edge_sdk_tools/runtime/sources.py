@@ -23,20 +23,30 @@ import msgspec
 from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.arm_cost.installation import Apt, debian_sources, host_architecture, require_apt, unpack
 from edge_sdk_tools.packages import last_words, pip, run_program
-from edge_sdk_tools.runtime.recipe import DEPENDENCIES, HEADERS, Dependency, apply_patches, write_stubs
+from edge_sdk_tools.runtime.recipe import (
+    DEPENDENCIES,
+    HEADERS,
+    Dependency,
+    Machine,
+    apply_patches,
+    patched_files,
+    write_stubs,
+)
 
 _RELEASE = "trixie"
 _ONNXRUNTIME = Dependency("onnxruntime", "onnxruntime", "MIT")
 _COMPILED = (_ONNXRUNTIME, *DEPENDENCIES)
-_PYTHONS = {"3.11": "bookworm"}  # the Debian release that has it, for its headers on arm64
+_PYTHONS = {"3.11": "bookworm"}  # the Debian release that has it, for its headers
 _TOOLS = ("cmake==3.31.10", "ninja==1.13.0", "auditwheel==6.8.2", "cython==3.2.4")
 _PIP_TIMEOUT_S = 600
+_NOT_COPIED = (".git", "build")  # of a checkout: its history, and what was built in it
 
 
 class Component(msgspec.Struct, frozen=True):
     """One source that is in the runtime, as the SBOM names it.
 
-    `licence` is an SPDX identifier, `sha256` the archive's, in hex, `purl` a package URL; a folder has none of both.
+    `licence` is an SPDX identifier, `sha256` the archive's, in hex, `purl` a package URL; a folder has none of both,
+    and the version of a dependency that CMake fetches or is told of is not known.
     """
 
     name: str
@@ -86,13 +96,22 @@ def unpack_debian(downloads: Path, folder: Path) -> Tree:
     return Tree(root, version, dependencies, components)
 
 
+def check_checkout(source: Path, work: Path) -> None:
+    """Refuse a folder that is no source of ONNX Runtime as published, or lies where the copy would replace it."""
+    patched_files(source, version_of(source))
+    if source.resolve().is_relative_to(work.resolve()):
+        raise UsageError(f"{source}: inside of {work}, where builds replace it; copy it elsewhere first")
+
+
 def copy_checkout(source: Path, folder: Path) -> Tree:
     """Copy and patch a source of ONNX Runtime in an empty folder; its dependencies are CMake's matter."""
     version = version_of(source)
     root = folder / _ONNXRUNTIME.name
-    shutil.copytree(source, root, symlinks=True, ignore=shutil.ignore_patterns(".git", "build"))
+    shutil.copytree(source, root, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
     apply_patches(root, version)
-    return Tree(root, version, {}, (Component(_ONNXRUNTIME.name, version, _ONNXRUNTIME.licence),))
+    own = Component(_ONNXRUNTIME.name, version, _ONNXRUNTIME.licence)
+    others = (Component(each.name, "", each.licence) for each in (*DEPENDENCIES, *HEADERS))
+    return Tree(root, version, {}, (own, *others))
 
 
 def version_of(source: Path) -> str:
@@ -107,32 +126,42 @@ def version_of(source: Path) -> str:
     return text
 
 
-def fetch_python_headers(python: str, folder: Path) -> None:
-    """Fetch the headers of an arm64 Python and unpack them into the folder `pythonVERSION`."""
+def check_python(python: str) -> None:
+    """Refuse a version of Python whose headers Debian does not have."""
     if python not in _PYTHONS:
         known = " and ".join(_PYTHONS)
         raise UsageError(f"Python {python}: a reduced runtime can be built and proved for {known} only")
-    system = folder / f"python{python}"
+
+
+def headers_folder(downloads: Path, python: str, machine: Machine) -> Path:
+    """Return the folder of the headers of a machine's Python."""
+    return downloads / f"python{python}-{machine.architecture}"
+
+
+def fetch_python_headers(python: str, machine: Machine, folder: Path) -> None:
+    """Fetch the headers of a machine's Python and unpack them into their folder in `folder`."""
+    check_python(python)
+    system, name = headers_folder(folder, python, machine), machine.architecture
     if not system.is_dir():
         require_apt()
-        apt = Apt("arm64", folder / "apt-arm64", folder / "archives-arm64", debian_sources(_PYTHONS[python]))
+        apt = Apt(name, folder / f"apt-{name}", folder / f"archives-{name}", debian_sources(_PYTHONS[python]))
         package = f"libpython{python}-dev"
         apt.fetch(["download", package], folder)
-        partial = folder / f".python{python}"
+        partial = folder / f".{system.name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        unpack(max(folder.glob(f"{package}_*.deb"), key=_age), partial)
+        unpack(max(folder.glob(f"{package}_*_{name}.deb"), key=_age), partial)
         partial.rename(system)
-    check_python_headers(system, python)
+    check_python_headers(system, python, machine)
 
 
-def check_python_headers(system: Path, python: str) -> None:
-    """Raise MissingDependencyError where the headers in `system` are not those of this Python on arm64."""
+def check_python_headers(system: Path, python: str, machine: Machine) -> None:
+    """Raise MissingDependencyError where the headers in `system` are not those of this Python on that machine."""
     again = f"the headers of Python {python}; remove {system}, and they are fetched again"
     include, folder = system / "usr" / "include", f"python{python}"
     for path, wanted in (
         (include / folder / "patchlevel.h", f"#define PY_MINOR_VERSION {python.split('.')[1]}"),
-        (include / "aarch64-linux-gnu" / folder / "pyconfig.h", "#define SIZEOF_VOID_P 8"),
+        (include / machine.triplet / folder / "pyconfig.h", "#define SIZEOF_VOID_P 8"),
     ):
         try:
             text = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
@@ -146,9 +175,10 @@ def state_of(source: Path) -> str:
     """Return a digest of the names, sizes and times of all files of a source, which a change to one of them changes."""
     digest = hashlib.sha256()
     for path in sorted(source.rglob("*")):
-        if path.is_file() and ".git" not in path.parts:
+        name = path.relative_to(source)
+        if path.is_file() and not {*_NOT_COPIED} & {*name.parts}:
             state = path.stat()
-            digest.update(f"{path.relative_to(source)} {state.st_size} {state.st_mtime_ns}\n".encode())
+            digest.update(f"{name} {state.st_size} {state.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
