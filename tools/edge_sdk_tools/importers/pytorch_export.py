@@ -86,8 +86,9 @@ def _export_program(order: Order) -> Exported:
             verbose=False,
             **(options if model.program is None else {}),
         )
-    pool_means(made.model_proto)
-    return Exported(made.model_proto, f"{_PROGRAM} of PyTorch {torch.__version__}")
+    proto = made.model_proto  # another one each time
+    pool_means(proto)
+    return Exported(proto, f"{_PROGRAM} of PyTorch {torch.__version__}")
 
 
 def _export_trace(order: Order) -> Exported:
