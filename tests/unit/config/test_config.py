@@ -382,7 +382,6 @@ def _source(source: str, lines: str = "") -> str:
 
 _BAD = [
     ("[mqqt]\n" + STREAM, "unknown key mqqt; did you mean mqtt?"),
-    (_with('url = "x"'), f"{_GATE}: unknown key url; known keys: name, source,"),
     ("", "pipelines is missing, expected tables [[pipelines]]"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),

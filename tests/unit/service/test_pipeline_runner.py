@@ -213,7 +213,6 @@ def test_frames_are_told_to_be_old_when_that_lasts(spells: list[tuple[int, float
 @pytest.mark.parametrize(
     ("minutes", "told"),
     [
-        ([(40, 600)], []),
         ([(60, 600), (0, 600), (90, 600)], ["60 of 600", "", "90 of 600"]),
         ([(60, 600), (0, 0)], ["60 of 600"]),  # of a camera that is gone nothing is known
     ],
