@@ -93,9 +93,7 @@ def _replace(folder: Path, make: Callable[[Path], object]) -> None:
         (lambda f: _replace(f, os.mkfifo), "labels.txt: cannot be read: it is a pipe, expected"),
         (lambda f: (f / "manifest.json").write_bytes(b"[" * 100_000), "not valid JSON"),
         (lambda f: edit_manifest(f, schema_version=2), "schema_version is 2, expected 1; update edge-sdk"),
-        (lambda f: edit_manifest(f, schema_version=None), "schema_version is missing"),
         (lambda f: edit_manifest(f, surprise=1), "unknown key surprise; known keys: "),
-        (lambda f: edit_manifest(f, latency_budget_ms=-1), "latency_budget_ms"),
         (lambda f: edit_manifest(f, decoder="yolov8"), "decoder: 'yolov8' is not for classification"),
         (
             lambda f: edit_manifest(f, task="detection", decoder="yolov4", detection=_TWO_OUTPUTS),

@@ -191,7 +191,7 @@ def test_what_a_target_says_of_its_providers() -> None:
     assert options.of("CUDAExecutionProvider")["use_tf32"] == "0"
 
 
-_TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_options.CUDAExecutionProvider]\n"
+_TENSORRT = "[provider_options.TensorrtExecutionProvider]\n"
 
 
 def test_wrong_target_names_file_and_key(tmp_path: Path) -> None:
@@ -200,12 +200,9 @@ def test_wrong_target_names_file_and_key(tmp_path: Path) -> None:
         ("intra_op_num_threads = 2", "intra_op_num_threads = 0", "intra_op_num_threads is 0, expected 1 or more"),
         ('["CPUExecutionProvider"]', '["NeonExecutionProvider"]', "'NeonExecutionProvider' is not an execution"),
         ('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]', "expected CPUExecutionProvider last"),
-        ('weight_type = "QInt8"', 'weight_type = "int8"', "'int8', expected 'QInt8' or 'QUInt8'; did you mean QInt8?"),
         ("latency_budget_ms = 200.0", "latency_budget_ms = inf", "latency_budget_ms is inf, expected a finite number"),
-        ('max_onnxruntime = ""', 'max_onnxruntime = "new"', "max_onnxruntime: 'new', expected a version, or empty"),
         ('name = "arm64"', 'name = "other"', "name is 'other', expected 'arm64'"),
         ("", _TENSORRT + "trt_fp16_enabled = true", "unknown key trt_fp16_enabled; did you mean trt_fp16_enable?"),
-        ("", _CUDA + 'arena_extend_strategy = "kSame"', "expected 'kNextPowerOfTwo' or 'kSameAsRequested'"),
         # A bundle must not say where a device writes, nor what code it loads.
         ("", _TENSORRT + 'trt_engine_cache_path = "/tmp"', "options.TensorrtExecutionProvider: unknown key trt_en"),
         ("", _TENSORRT + "trt_dla_core = 1", "TensorrtExecutionProvider: it is not among providers, which are CPUExec"),

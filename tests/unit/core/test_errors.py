@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError, failure_line, first_line
-from edge_sdk.core.toml import check_fields, problems, read_toml, shown
+from edge_sdk.core.toml import problems, read_toml, shown
 from tests.support.bundles import edit_manifest, write_bundle
 from tests.support.logs import refusal
 
@@ -94,7 +94,6 @@ class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(pattern="^rtsp://", description="an address that begins with rtsp://")]
     fps: Annotated[float, Meta(ge=1, lt=240)] = 25.0
     rotate: Literal[0, 90, 180] = 0
-    every: Annotated[int, Meta(gt=0, multiple_of=5)] = 5
 
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,10 +105,6 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pairs: tuple[tuple[float, float], ...] = ()
     budget: Annotated[float, Meta(gt=0, examples=[100])] | None = None
     either: int | str | list[bool] = 0
-    flag: bool = False
-    size: Annotated[int, Meta(le=10)] | None = None
-    labels: dict[str, str] = {}
-    sizes: Annotated[list[str], Meta(max_length=2)] = []
 
 
 GOOD = 'site = "a"\nqos = "once"\n'
@@ -134,15 +129,11 @@ def test_complaints_name_key_value_and_expectation(tmp_path: Path) -> None:
         ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
         ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
         ("[named.gate]\nfsp = 3", "named.gate: unknown key fsp; did you mean fps? (line 4)\nnamed.gate.url is missing"),
-        ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
-        ('sizes = ["a", "b", "c"]', "sizes has 3 items, expected 2 or less"),
         ('code = "a"', "code: 'a', expected a string that matches '^[0-9]+$'"),
         ("pairs = [[1, 2], [3]]", "pairs[1] has 1 item, expected 2"),
-        ("pairs = [3]", "pairs[0]: got a whole number, expected a list of 2 numbers"),
         ("budget = -1.5", "budget is -1.5, expected more than 0"),
         ('budget = "100"', "budget: got a string, expected a number such as 100"),
         ("either = [1]", "either[0]: got a whole number, expected true or false"),
-        ("flag = 2026-03-02", "flag: got a date or a time, expected true or false"),
     ):
         start = "" if text.startswith(("site", "qos")) else GOOD
         assert _complaint(tmp_path, start + text).startswith(expected)
@@ -215,23 +206,3 @@ def test_all_problems_of_a_document_are_found() -> None:
     ):
         found = [*problems(document, House)]
         assert [line[: len(words)] for line, words in zip(found, expected, strict=True)] == expected
-
-
-class Checked(msgspec.Struct, frozen=True):
-    fps: Annotated[float, Meta(ge=1)] = 25.0
-    rotate: Literal[0, 90] = 0
-    file: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, Checked)
-
-
-def test_a_program_gets_the_words_of_a_file() -> None:
-    for wrong, expected in (
-        ({"fps": 0}, "fps is 0, expected 1 or more"),
-        ({"fps": "1"}, "fps: got a string, expected a number"),
-        ({"rotate": 45}, "rotate: 45, expected 0 or 90"),
-        ({"file": Path("a\nb")}, "file: 'a\\nb', expected a path"),
-    ):
-        assert Checked(fps=1, file=Path("a")).fps == 1
-        assert refusal(ConfigError, Checked, **wrong) == expected

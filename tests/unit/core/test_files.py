@@ -94,7 +94,6 @@ def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/var/lib/edge", "/x", "/var/lib/edge"),
         ("/var/lib/edge:/var/lib/other", "/x", "/var/lib/edge"),
         ("", "/x", "/x/edge-sdk"),
-        ("", "relative", "/home/me/.local/state/edge-sdk"),
         ("", "", "/home/me/.local/state/edge-sdk"),
     ):
         monkeypatch.setenv("STATE_DIRECTORY", systemd)

@@ -20,8 +20,7 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.events.rules import EventRule, EventWatch, rules_by_label
 from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import EventMessage, Identity
-from edge_sdk.tasks.spec import ClassificationSpec
-from tests.support.bundles import FILES, make_manifest, write_bundle
+from tests.support.bundles import write_bundle
 from tests.support.logs import refusal
 from tests.support.results import (
     MODEL,
@@ -248,14 +247,3 @@ def test_a_label_that_the_bundle_does_not_have_is_refused_with_the_nearest(tmp_p
     of = "is no label of tiny, so nothing is told of it"
     said = refusal(UsageError, EventWatch.for_bundle, bundle, rules, Told())
     assert said == f"event rules: 'catt' {of}; did you mean 'cat'?; 'fox' {of}; expected one of 'cat', 'dog'"
-
-
-@pytest.mark.parametrize(
-    ("background_class", "expected"),
-    [(False, {0: "cat", 1: "class_1", 2: "dog"}), (True, {-1: "cat", 0: "class_0", 1: "dog"})],
-)
-def test_labels_are_those_of_messages(tmp_path: Path, background_class: bool, expected: dict[int, str]) -> None:
-    files = FILES | {"labels.txt": b"cat\n\ndog\n"}
-    spec = ClassificationSpec(background_class=background_class)
-    manifest = msgspec.structs.replace(make_manifest(files), classification=spec)
-    assert Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest, files)).labels_by_id() == expected

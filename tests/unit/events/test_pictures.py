@@ -83,16 +83,6 @@ def test_a_box_is_drawn_where_it_is_with_its_tag_above() -> None:
     assert (image[320:480, 420:580] == GREY).all()
 
 
-def test_tags_of_near_boxes_do_not_cover_each_other() -> None:
-    image = _grey(1280, 720)
-    drawing = Drawing(image, str)
-    for class_id, at_xy in enumerate([(400, 300), (410, 304), (390, 296)]):
-        drawing.tag("person", at_xy, Drawing.colour(class_id))
-    _, below_px = (drawing.tag("person", (x, 20), Drawing.colour(3), above=False) for x in (10, 20))
-    assert len({_coloured_px(image, class_id) for class_id in range(3)}) == 1
-    assert below_px > 60
-
-
 def test_the_text_stays_inside_the_picture() -> None:
     """The tag is as large in a corner, or in a picture hardly higher than itself, as in the middle."""
     for label, size_wh, box in [

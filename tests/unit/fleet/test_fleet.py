@@ -146,7 +146,6 @@ def test_events_and_snapshots_are_said_each() -> None:
     for at, clock, told in (
         (NOON - timedelta(seconds=9), "", ""),
         (NOON - timedelta(seconds=100), "", ", 100 s ago"),
-        (NOON - timedelta(minutes=119), "", ", 119 min ago"),
         (NOON - timedelta(days=3), "", ", 3 days ago"),
         (NOON - timedelta(days=3), "unsynchronised", ""),
         (NOON + timedelta(days=3), "", ""),
@@ -299,9 +298,7 @@ def test_two_models_of_one_class_number_have_two_categories(tmp_path: Path, writ
     ("name", "expected"),
     [
         ("pi-01_b.local", "pi-01_b.local"),
-        ("Tür", "Tür"),
         (".ssh", "%2Essh"),
-        ("a b%2E", "a%20b%252E"),
         ("\0\n\u202e", "%00%0A%E2%80%AE"),
         ("../../etc", "%2E%2E%2F..%2Fetc"),
         ("", "%"),

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import msgspec
 import numpy as np
 import onnxruntime
@@ -18,7 +17,6 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import SIGNATURE_FILE
 from edge_sdk.bundle.signing import sign
 from edge_sdk.bundle.target import CudaOptions, ProviderOptions, TensorrtOptions
-from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import Providers, SessionSettings, options_of
@@ -228,32 +226,6 @@ def test_the_chosen_one_is_opened_with_its_size_and_its_golden_inputs(tmp_path: 
         assert session.replay_golden(bundle, Prepare(bundle.manifest.input)) == 0.0
 
 
-def test_run_gives_the_chosen_variants_results(tmp_path: Path, cli: Cli) -> None:
-    folder, picture, seen = write_variants(tmp_path / "a.edge"), tmp_path / "one.png", {}
-    cv2.imwrite(str(picture), np.random.default_rng(3).integers(0, 256, (16, 16, 3), np.uint8))
-    for chosen in (None, *SIDES):
-        flags = ["--variant", chosen] if chosen else []
-        [line] = cli(0, "run", folder, "--source", picture, "-q", *flags).out.splitlines()
-        seen[chosen] = {c["label"]: c["confidence"] for c in msgspec.json.decode(line)["classes"]}["cat"]
-    assert seen[None] == seen["int8"]
-    assert len({round(value, 3) for value in seen.values()}) == len(SIDES)
-
-
-@pytest.mark.parametrize("verb", [["run", "--quiet", "--source", "one.png"], ["bench", "--rounds", "1"]])
-def test_resizing_has_as_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]) -> None:
-    before = cv2.getNumThreads()
-    folder = write_variants(tmp_path / "a.edge")
-    cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
-    monkeypatch.chdir(tmp_path)
-    try:
-        for threads in (1, 3):
-            edit_manifest(folder, intra_op_num_threads=threads)
-            assert run([*verb, str(folder)]) == 0
-            assert cv2.getNumThreads() == threads
-    finally:
-        cv2.setNumThreads(before)
-
-
 @pytest.mark.parametrize("verb", [["run", "--source", "none.png"], ["bench"]])
 def test_an_unknown_name_is_refused(tmp_path: Path, cli: Cli, verb: list[str]) -> None:
     folder = write_variants(tmp_path / "a.edge")
@@ -276,7 +248,6 @@ def _edit(folder: Path, edit: Callable[[list[dict[str, Any]]], None]) -> None:
         (lambda f: _edit(f, lambda v: v.append(v[1])), "a variant is there twice"),
         (lambda f: _edit(f, lambda v: v[0].update(size_wh=[8, 8])), "8x8, expected input.size_wh, 16x16"),
         (lambda f: _edit(f, lambda v: v[1].update(operators=["x:Y"])), "'x:Y', which operators does not name"),
-        (lambda f: _edit(f, lambda v: v.clear()), "variants"),
     ],
 )
 def test_a_wrong_variant_refuses_the_bundle(tmp_path: Path, damage: Callable[[Path], None], expected: str) -> None:

@@ -266,16 +266,3 @@ def test_a_reading_that_fails_changes_nothing(
     ask("third")
     until(lambda: process.told[2:] == ["third: "])
     assert process.running["gate"] is gate
-
-
-def test_a_change_of_all_streams_must_keep_none_from_running(process: Process, gate: Any, ask: Ask) -> None:
-    missing = process.site.settings(bundle=Path("none.edge"))
-    process.config = process.settings(missing)
-    ask("one stream")
-    process.until_said("gate: the new settings cannot run, what ran goes on")
-    process.config = process.settings(missing, device="other")
-    ask("all")
-    until(lambda: len(process.told) == 2)
-    assert process.told[0] == "one stream: "
-    assert "no such bundle" in process.told[1]
-    assert process.running["gate"] is gate

@@ -15,7 +15,6 @@ from edge_sdk.config.schema import ThenConfig
 from edge_sdk.core.errors import BundleError, CameraError, LinesError, UsageError
 from edge_sdk.core.logs import CAMERA, name_cameras
 from edge_sdk.loop import Tick
-from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.model_selector import TuningLock
@@ -276,11 +275,9 @@ _HOME, _NO_HOME = HomeAssistantSettings(), HomeAssistantSettings(is_enabled=Fals
 def test_other_differences_are_named() -> None:
     for changes, outlet, others in (
         ({}, [], []),
-        ({"commands": ("pause", "reload")}, [], ["commands: pause, reload"]),
         ({"commands": ()}, ["other topics that are listened to"], ["commands: none"]),
         ({"device": "other"}, ["other device's name"], []),
         ({"mqtt": msgspec.structs.replace(_MQTT, port=1884)}, ["other broker, or how it is used"], []),
-        ({"outbox": OutboxSettings(max_mb=32.0)}, ["other outbox"], []),
         ({"home_assistant": _HOME}, ["other topics that are listened to"], ["Home Assistant: told anew"]),
         ({"home_assistant": _NO_HOME}, [], ["Home Assistant: not told of this device"]),
     ):

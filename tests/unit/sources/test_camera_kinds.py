@@ -67,7 +67,6 @@ def test_a_pattern_is_numbered_moves_and_takes_no_memory() -> None:
     [
         ("pattern:12", "expected pattern, pattern:1280x720"),
         ("pattern:0x5", "expected a size of 1x1"),
-        ("pattern:@0.5", "expected 1 to 240 frames"),
         ("pattern:64x48", "fps is 0.2, expected 1 to 240 frames"),
     ],
 )
