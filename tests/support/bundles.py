@@ -13,17 +13,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from edge_sdk.bundle import manifest as manifests
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import (
-    Agreement,
-    FileEntry,
-    Golden,
-    Manifest,
-    Provenance,
-    RuntimeRange,
-    Variant,
-    encode_manifest,
-)
+from edge_sdk.bundle.manifest import Agreement, FileEntry, Golden, Manifest, Provenance, RuntimeRange, Variant
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
@@ -81,7 +73,7 @@ def write_bundle(folder: Path, manifest: Manifest | None = None, files: dict[str
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
-    (folder / "manifest.json").write_bytes(encode_manifest(manifest or make_manifest(files)))
+    (folder / "manifest.json").write_bytes(manifests.encode_manifest(manifest or make_manifest(files)))
     return folder
 
 

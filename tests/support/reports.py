@@ -24,18 +24,8 @@ from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.prove.parity import OutputChange, Proof, StepKind
 from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.quantize import Recipe
-from edge_sdk_tools.report.schema import (
-    BuildReport,
-    Candidate,
-    LayerNoise,
-    LayerSensitivity,
-    Measure,
-    OperatorSize,
-    Step,
-    VariantRow,
-    Verdict,
-    WorstImage,
-)
+from edge_sdk_tools.report import schema
+from edge_sdk_tools.report.schema import BuildReport, Candidate, OperatorSize, Step, VariantRow, Verdict, WorstImage
 from edge_sdk_tools.search.variant import ModelVariant
 from tests.support import models as tiny
 
@@ -75,8 +65,8 @@ def jpeg() -> bytes:
     return cv2.imencode(".jpg", np.full((16, 16, 3), 90, np.uint8))[1].tobytes()
 
 
-def top1(value: float) -> Measure:
-    return Measure("top-1", Interval(value, value - 0.03, value + 0.03))
+def top1(value: float) -> schema.Measure:
+    return schema.Measure("top-1", Interval(value, value - 0.03, value + 0.03))
 
 
 def change(value: float, reach: float = 0.02) -> Interval:
@@ -92,9 +82,9 @@ def variant(name: str, **changes: object) -> VariantRow:
     return msgspec.structs.replace(row, **changes)
 
 
-def layers(count: int) -> tuple[LayerSensitivity, ...]:
+def layers(count: int) -> tuple[schema.LayerSensitivity, ...]:
     return tuple(
-        LayerSensitivity(
+        schema.LayerSensitivity(
             node=f"node_{index}", operator="Conv", sqnr_db=10.0 + index % 40, macs_share=1 / count,
             is_integer=index % 7 > 0,
         )
@@ -102,9 +92,9 @@ def layers(count: int) -> tuple[LayerSensitivity, ...]:
     )  # fmt: skip
 
 
-def noisy_layers(count: int) -> tuple[LayerNoise, ...]:
+def noisy_layers(count: int) -> tuple[schema.LayerNoise, ...]:
     return tuple(
-        LayerNoise(
+        schema.LayerNoise(
             node=f"noisy_{index}", operator="Conv", activation_sqnr_db=40.0 + index % 9, sqnr_db=30.0 + index,
             weight_sqnr_db=None if index == 3 else 35.0 + index % 5, macs_share=1 / count,
         )

@@ -17,27 +17,20 @@ from edge_sdk.sources.location import AS_IT_COMES, SourceOptions
 from edge_sdk.sources.opencv import has_gstreamer
 from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.slot import OpenedSource, SourceStatus
+from tests.support import streams
 from tests.support.broker import free_port, wait_until
 from tests.support.certificates import Authority
 from tests.support.logs import refusal
 from tests.support.pictures import number_in
 from tests.support.service import open_cameras, open_descriptors
-from tests.support.streams import (
-    NO_GSTREAMER,
-    StreamServer,
-    http_pipeline,
-    http_server,
-    rtsp_pipeline,
-    rtsp_server,
-    true_age_ms,
-)
+from tests.support.streams import StreamServer, http_pipeline, http_server, rtsp_pipeline, rtsp_server, true_age_ms
 
 pytestmark = pytest.mark.system
 
 PASSWORD = "p@s/s:w%rd#?"
 PATIENCE_S = 120.0  # until a test gives up: only a guard
 TIMED_OUT_S = 25.0  # below the 30 s that OpenCV waits where no time-out is set
-needs_gstreamer = pytest.mark.skipif(not has_gstreamer(), reason=NO_GSTREAMER)
+needs_gstreamer = pytest.mark.skipif(not has_gstreamer(), reason=streams.NO_GSTREAMER)
 pipelines = [pytest.param(make_server, marks=needs_gstreamer) for make_server in (rtsp_pipeline, http_pipeline)]
 both = pytest.mark.parametrize("make_server", [rtsp_server, http_server])
 each = pytest.mark.parametrize("make_server", [rtsp_server, http_server, *pipelines])

@@ -64,19 +64,6 @@ def test_a_camera_pauses_and_goes_on_where_it_is(requester: Requester) -> None:
     _wait_controls(requester, paused=False)
 
 
-def test_the_threshold_acts_on_the_next_frames_both_ways(requester: Requester) -> None:
-    assert any(result["detections"] for result in requester.wait_results(10))
-    requester.do("set_threshold", camera="gate", confidence=0.999)
-    _wait_controls(requester, confidence=0.999)
-    requester.wait_latest(lambda results: not any(r["detections"] for r in results), "no detections")
-    requester.do("set_threshold", camera="gate", confidence=0.01)
-    _wait_controls(requester, confidence=0.01)
-    # Below what the bundle has: weaker ones are found, and not only the stronger left out.
-    requester.wait_latest(lambda results: any(d["confidence"] < 0.25 for r in results for d in r["detections"]), "weak")
-    requester.do("set_threshold", camera="gate", confidence=0.25)
-    _wait_controls(requester, confidence=0.25)
-
-
 def test_the_rate_is_kept_and_given_up(requester: Requester) -> None:
     requester.do("set_rate", camera="gate", max_fps=4)
     _wait_controls(requester, max_fps=4.0)

@@ -18,17 +18,7 @@ from edge_sdk.outbox.event import OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.session import ConnectionState
-from tests.support.broker import (
-    WAIT_S,
-    Broker,
-    Mode,
-    Proxy,
-    Received,
-    Subscriber,
-    TlsBroker,
-    require_program,
-    wait_until,
-)
+from tests.support.broker import WAIT_S, Broker, Mode, Proxy, Subscriber, TlsBroker, require_program, wait_until
 from tests.support.certificates import Authority
 from tests.support.configs import AT_EASE, Table, config_text, write_config
 from tests.support.connections import put
@@ -234,7 +224,7 @@ def _wait_for_commits(path: Path) -> None:
     wait_until(lambda: log.stat().st_size > before + 20_000, "more events on disk")
 
 
-def _leaps(events: list[Received]) -> list[timedelta]:
+def _leaps(events: list[Any]) -> list[timedelta]:
     times = [msgspec.convert(document["at"], datetime) for document in documents(events)]
     steps = [after - before for before, after in itertools.pairwise(times)]
     return [step for step in steps if abs(step) > _MINUTE]

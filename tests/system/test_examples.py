@@ -19,7 +19,6 @@ import jinja2
 import pytest
 
 import edge_sdk
-from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.demo.bundle import Media, demo_bundle, fetch_media
@@ -38,11 +37,6 @@ from tests.support.requester import running
 from tests.support.results import IDENTITY
 from tests.support.subscribers import Witness, documents, numbers, publishing_to, statuses, until, warnings
 from tests.support.subscribers import results as results_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 pytestmark = pytest.mark.system
 
@@ -171,16 +165,6 @@ def test_files_and_flags_that_a_page_names_are_there(page: Path, cli: Cli) -> No
     for verb, rest in lines:
         shown = cli(0, *verb.split(), "--help").out
         assert [flag for flag in re.findall(r"(?<!\S)--[\w-]+", rest) if flag not in shown] == [], verb
-
-
-@pytest.mark.parametrize("example", [_PERSON, _CLASSIFIER], ids=lambda example: example.name)
-def test_a_configuration_is_what_the_page_says(example: Path) -> None:
-    [pipeline] = read_config(example / "config.toml").pipelines
-    assert pipeline.source == "picamera2"  # no file beside it
-    page = (example / "README.md").read_text(encoding="utf-8")
-    said = tomllib.loads((example / "config.toml").read_text(encoding="utf-8"))["device"]
-    assert f"edge/v1/{said['site']}/{said['name']}/" in page
-    assert Path(pipeline.bundle).name in page or example == _CLASSIFIER
 
 
 # examples/mosquitto by the steps of its README: devices, one that is up to no good, who looks on, Home Assistant.

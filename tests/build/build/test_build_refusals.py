@@ -21,7 +21,6 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, ModelError, SizeGateError, UsageError
-from edge_sdk_tools import progress
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import JobRunner
@@ -32,16 +31,7 @@ from tests.support.jobs import local_cluster
 from tests.support.logs import refusal
 from tests.support.models import uneven
 from tests.support.program import Cli, started
-from tests.support.projects import (
-    CLASSIFIER,
-    DETECTOR,
-    picture,
-    write_boxes,
-    write_detector,
-    write_labelled,
-    write_pictures,
-    write_project,
-)
+from tests.support.projects import CLASSIFIER, DETECTOR, write_boxes, write_labelled, write_pictures, write_project
 
 
 def _show(folder: Path, *images: np.ndarray) -> None:
@@ -68,7 +58,7 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "family", "expected"),
     [
-        (lambda folder: _show(folder, picture(0)), DataError, "0.png; equal files count once), expected 2 or more"),
+        (lambda folder: _show(folder, *_black(16, 1)), DataError, "0.png; equal files count once), expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
         (_edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"), AccuracyGateError, "of the best: INT8 agrees"),
@@ -96,7 +86,7 @@ def _make_agreement_fail(folder: Path) -> None:
 
 
 def test_a_detector_that_finds_nothing_is_a_failure_and_not_an_agreement_of_one(tmp_path: Path) -> None:
-    model = write_detector(tmp_path)
+    model = write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n")
     _show(tmp_path, *_black(64, 4))
     with pytest.raises(ModelError, match=r"nothing on 4 of 4 images with .*; give images that show what it"):
         build(model, "x86_64", tmp_path / "a.edge")
@@ -356,19 +346,13 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]) * 10**6,) * 2)
 sys.exit(run(sys.argv[2:]))
 """
-_WHOLE = "import resource, sys; from edge_sdk.cli.root import run; size = int(sys.argv[1]) * 10**6;" + (
-    "resource.setrlimit(resource.RLIMIT_AS, (size, size)); sys.exit(run(sys.argv[2:]))"
-)
 
 
-@pytest.mark.parametrize(
-    ("program", "megabytes"), [(_WHOLE, 300), (_PROGRAM, 40)], ids=["while importing", "on the way"]
-)
-def test_want_of_memory_is_one_line(tmp_path: Path, program: str, megabytes: int) -> None:
+def test_want_of_memory_is_one_line(tmp_path: Path) -> None:
     model, output = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
     # OpenBLAS takes memory for every core, and ends the process where it gets none.
-    arguments = (megabytes, "build", model, "--target", "x86_64", "-o", output)
-    done = _run_limited(program, *arguments, OPENBLAS_NUM_THREADS="1")
+    arguments = (40, "build", model, "--target", "x86_64", "-o", output)
+    done = _run_limited(_PROGRAM, *arguments, OPENBLAS_NUM_THREADS="1")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert "edge-sdk: out of memory: " in done.stderr or "OpenBLAS error: Memory allocation" in done.stderr
     until(lambda: not list(tmp_path.glob(".a.edge*")))
@@ -463,22 +447,3 @@ def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, cli: Cli) -> None:
     assert "scheduler tcp://127.0.0.1:9: nobody answers" in cli(2, *command, "-o", tmp_path / "a.edge").err
     assert "leave out jobs" in cli(2, *command, "--jobs", "2").err
     assert not list(tmp_path.glob("*.edge"))
-
-
-def test_without_a_terminal_a_line_now_and_then_says_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress, "_EVERY_S", 0.01)
-    lines: list[str] = []
-
-    def is_said() -> bool:
-        lines.extend(capsys.readouterr().err.splitlines())
-        return any(line.startswith("calibrate: 3 of 48, ") for line in lines)
-
-    with progress.StepProgress() as shown:
-        shown("calibrate", 3, 48)
-        until(is_said)  # although nothing is done
-    monkeypatch.setattr(progress, "_EVERY_S", 60.0)
-    with progress.StepProgress() as shown:
-        shown("check", 1, 1)
-    assert "check" not in capsys.readouterr().err

@@ -29,20 +29,11 @@ from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization, from
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from tests.support import models as tiny
+from tests.support import projects
 from tests.support.logs import refusal
 from tests.support.models import changed, still
 from tests.support.program import Cli
-from tests.support.projects import (
-    CLASSIFIER,
-    DETECTOR,
-    SEGMENTER,
-    hand_written_scores,
-    picture,
-    write_boxes,
-    write_labelled,
-    write_pictures,
-    write_project,
-)
+from tests.support.projects import CLASSIFIER, DETECTOR, write_boxes, write_labelled, write_pictures, write_project
 from tests.support.reports import evaluation_of
 
 
@@ -55,7 +46,7 @@ def test_beside_a_reference_the_difference_is_paired(tmp_path: Path, model: Path
     reference = write_project(tmp_path / "reference", model=changed(1), pictures=0)
     data = write_labelled(tmp_path / "data", tiny.classifier(), 40)
     found = evaluate(model, data, reference=reference)
-    mine, theirs = (hand_written_scores(m, data) for m in (tiny.classifier(), changed(1)))
+    mine, theirs = (projects.hand_written_scores(m, data) for m in (tiny.classifier(), changed(1)))
     equal = (mine.argmax(axis=1) == theirs.argmax(axis=1)).mean()
     assert found.quality[0].reference.value == pytest.approx(equal)
     assert found.quality[0].difference.value == pytest.approx(1 - equal)
@@ -102,7 +93,7 @@ def _undecodable() -> bytes:
 def test_when_no_image_can_be_read_that_is_said(tmp_path: Path, model: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.png").write_bytes(_undecodable())
-    (tmp_path / "data" / "b.png").write_bytes(b"no picture")
+    (tmp_path / "data" / "b.png").write_bytes(b"no projects.picture")
     with pytest.raises(DataError, match=r"none of 2 images can be read; .*/data/a\.png: cannot be decoded, expected"):
         evaluate(model, tmp_path / "data", reference=model)
 
@@ -124,7 +115,7 @@ def test_a_background_is_an_answer_and_no_class(tmp_path: Path) -> None:
     text = CLASSIFIER + "[classification]\nbackground_class = true\n"
     model = write_project(tmp_path / "project", text, labels="background\nb\nc\n", pictures=0)
     data = write_pictures(tmp_path / "data", 30, first=100)
-    answers = hand_written_scores(tiny.classifier(), data).argmax(axis=1)
+    answers = projects.hand_written_scores(tiny.classifier(), data).argmax(axis=1)
     assert 0 < (answers > 0).mean() < 1
     rows = [f"{100 + index:03}.png,{max(answer - 1, 0)}\n" for index, answer in enumerate(answers)]
     (data / "labels.csv").write_text("".join(["file,class_id\n", *rows]))
@@ -140,7 +131,7 @@ def test_of_equal_scores_evaluate_counts_the_one_that_a_run_publishes_first(tmp_
     for background, labels, first, right in (("false", "a\nb\nc\n", 0, 2 / 3), ("true", "background\nb\nc\n", -1, 0)):
         text = CLASSIFIER + f"[classification]\nbackground_class = {background}\n"
         model = write_project(tmp_path / background, text, still(tiny.classifier()), labels=labels, pictures=0)
-        assert open_subject(model).open()(picture(0)).result.class_id.tolist() == [first, first + 1, first + 2]
+        assert open_subject(model).open()(projects.picture(0)).result.class_id.tolist() == [first, first + 1, first + 2]
         assert evaluate(model, data).quality[0].value.value == pytest.approx(right)
 
 
@@ -149,7 +140,7 @@ def test_classes_are_compared_in_the_order_of_the_first_model(tmp_path: Path) ->
     plain = write_project(tmp_path / "plain", pictures=0, labels="background\nb\nc\n")
     with_background = write_project(tmp_path / "project", text, labels="background\nb\nc\n", pictures=0)
     data = write_pictures(tmp_path / "data", 30, first=100)
-    scores = hand_written_scores(tiny.classifier(), data)
+    scores = projects.hand_written_scores(tiny.classifier(), data)
     found = evaluate(with_background, data, reference=plain)
     # To the first model the background is an answer of its own, to the other a class that the first does not have.
     assert found.agreement[0].value.value == pytest.approx((scores.argmax(axis=1) > 0).mean())
@@ -209,7 +200,7 @@ def test_what_is_not_clear_is_measured_for_longer(monkeypatch: pytest.MonkeyPatc
         assert (first / last, last) == (pytest.approx(1.0, abs=0.11), pytest.approx(10.0))
 
 
-CELLS = {DETECTOR: ("head", "red\nblue\n"), SEGMENTER: ("scores", "background\nred\nblue\n")}
+CELLS = {DETECTOR: ("head", "red\nblue\n"), projects.SEGMENTER: ("scores", "background\nred\nblue\n")}
 """A detector and a segmenter: the output of their last convolution, and their labels."""
 
 
@@ -262,24 +253,15 @@ def test_models_that_do_not_look_are_noticed(tmp_path: Path) -> None:
 
 
 def test_masks_without_any_class_are_no_labels(tmp_path: Path) -> None:
-    model = write_project(tmp_path / "p", SEGMENTER, tiny.segmenter(), labels="background\nred\nblue\n", pictures=0)
+    model = write_project(
+        tmp_path / "p", projects.SEGMENTER, tiny.segmenter(), labels="background\nred\nblue\n", pictures=0
+    )
     write_pictures(tmp_path / "data" / "images", 3)
     (tmp_path / "data" / "masks").mkdir()
     for path in (tmp_path / "data" / "images").iterdir():
         cv2.imwrite(str(tmp_path / "data" / "masks" / path.name), np.full((40, 48), 255, np.uint8))
     with pytest.raises(DataError, match="nothing is labelled on 3 masks"):
         evaluate(model, tmp_path / "data")
-
-
-def test_equal_images_with_other_labels_are_said(tmp_path: Path, model: Path) -> None:
-    data = write_labelled(tmp_path / "data", tiny.classifier(), 30)
-    (data / "again.png").write_bytes((data / "100.png").read_bytes())
-    rows = (data / "labels.csv").read_text()
-    first = int(rows.splitlines()[1].split(",")[1])
-    (data / "labels.csv").write_text(rows + f"again.png,{(first + 1) % 3}\n")
-    found = evaluate(model, data)
-    assert (found.images, found.duplicates) == (30, 1)
-    assert found.warnings == ("images of equal content with different labels: 1, the first counts",)
 
 
 def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, cli: Cli) -> None:

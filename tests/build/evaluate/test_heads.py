@@ -142,10 +142,6 @@ def _prototypes(_seen: Sequence[Seen], _classes: int) -> list[np.ndarray]:
     return [np.ones((8, 16, 24))]
 
 
-def _no_extras(_one: Seen, _number: int) -> list[float]:
-    return []
-
-
 def _turned(_one: Seen, _number: int, angle: float = 0.0) -> list[float]:
     return [angle]
 
@@ -331,7 +327,7 @@ HEADS: dict[str, tuple[Encoder, str]] = {
     ),
     "yolov5": (_yolov5, ""),
     "yolox": (_yolox, ""),
-    "yolov8": (_yolov8(_no_extras, 0), ""),
+    "yolov8": (_yolov8(lambda *_: [], 0), ""),
     "yolov8_pose": (_yolov8(_points, 51), "keypoints = [17, 3]"),
     "yolov8_seg": (_yolov8(_one_mask, 8, _prototypes), ""),
     "yolov8_obb": (_yolov8(_turned, 1), ""),
@@ -348,11 +344,11 @@ HEADS: dict[str, tuple[Encoder, str]] = {
     "detr_softmax": (lambda seen, classes: _queries(seen, classes, no_object=True), ""),
     "tensorflow_nms": (lambda seen, classes: _suppressed(seen, classes, [1, 0, 3, 2], INPUT * 2), ""),
     "torchvision_nms": (lambda seen, classes: _suppressed(seen, classes, [0, 1, 2, 3], (1,)), ""),
-    "end_to_end": (_rows(_no_extras, 0), ""),
+    "end_to_end": (_rows(lambda *_: [], 0), ""),
     "end_to_end_pose": (_rows(_points, 51), "keypoints = [17, 3]"),
     "end_to_end_seg": (_rows(_one_mask, 8, _prototypes), ""),
     "end_to_end_obb": (_rows(_turned, 1, box=lambda one: one.middle), ""),
-    "detr_end_to_end": (_rows(_no_extras, 0, box=lambda one: np.array(one.middle) / (INPUT * 2)), ""),
+    "detr_end_to_end": (_rows(lambda *_: [], 0, box=lambda one: np.array(one.middle) / (INPUT * 2)), ""),
     "movenet": (_movenet, ""),
     "db": (_db, ""),
 }
@@ -381,22 +377,25 @@ def _model(pictures: Sequence[list[np.ndarray]], *, has_batch: bool) -> onnx.Mod
     return parsed(text, shapes, weights, shape=(1, 3, INPUT[1], INPUT[0]))
 
 
+def _toml(task: str, decoder: str, more: str) -> str:
+    return f"""
+model = "model.onnx"
+name = "heads"
+task = "{task}"
+decoder = "{decoder}"
+labels = "labels.txt"
+[input]
+size_wh = [{INPUT[0]}, {INPUT[1]}]
+{more}
+"""
+
+
 def _write(
     folder: Path, decoder: str, pictures: Sequence[Sequence[Seen]], classes: int, encode: Encoder | None = None
 ) -> Path:
     usual, section = HEADS[decoder]
     encode = encode or usual
-    text = f"""
-model = "model.onnx"
-name = "heads"
-task = "detection"
-decoder = "{decoder}"
-labels = "labels.txt"
-[input]
-size_wh = [{INPUT[0]}, {INPUT[1]}]
-[detection]
-{section}
-"""
+    text = _toml("detection", decoder, f"[detection]\n{section}")
     model = _model([encode(seen, classes) for seen in pictures], has_batch=decoder != "torchvision_nms")
     return write_project(folder, text, model, labels="a\nb\nc\n"[: 2 * classes], pictures=0)
 
@@ -619,16 +618,9 @@ def _figures(
     more: str = "",
 ) -> dict[str, float]:
     """Return what evaluate counts of a model that looks at the pictures' numbers; truths are classes or texts."""
-    text = f"""
-model = "model.onnx"
-name = "heads"
-task = "{task}"
-decoder = "{decoder}"
-labels = "{"labels.npz" if (folder / "project" / "labels.npz").exists() else "labels.txt"}"
-[input]
-size_wh = [{INPUT[0]}, {INPUT[1]}]
-{more}
-"""
+    text = _toml(task, decoder, more)
+    if (folder / "project" / "labels.npz").exists():
+        text = text.replace("labels.txt", "labels.npz")
     toml = write_project(folder / "project", text, model, labels="".join(f"{label}\n" for label in labels), pictures=0)
     data = _pictures(folder / "data", len(truths))
     name, column = ("texts.csv", "text") if task == "text" else ("labels.csv", "class_id")

@@ -52,16 +52,6 @@ def test_mean_iou_is_what_scikit_learn_counts(tmp_path: Path, segmenter: Path) -
     assert evaluate(segmenter, tmp_path / "data").quality[0].value.value == pytest.approx(expected, abs=1e-6)
 
 
-def test_an_image_whose_mask_has_another_size_is_skipped_and_named(tmp_path: Path, segmenter: Path) -> None:
-    _paint(segmenter, tmp_path / "data", 3)
-    cv2.imwrite(str(tmp_path / "data" / "masks" / "301.png"), np.zeros((7, 9), np.uint8))
-    found = evaluate(segmenter, tmp_path / "data")
-    assert found.images == 2
-    assert [(s.path.name, s.reason) for s in found.skipped] == [
-        ("301.png", "48x40 pixels, its labels were drawn on 9x7")
-    ]
-
-
 def test_a_student_is_judged_by_its_class_maps(tmp_path: Path, segmenter: Path) -> None:
     _paint(segmenter, tmp_path / "data", 8)
     labelled, plain = (distill_check(segmenter, segmenter, tmp_path / "data" / name) for name in ("", "images"))
