@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from tests.support.streams import JPEG, StreamServer, http_server, rtsp_server
 pytestmark = pytest.mark.system
 
 _FRAMES = 60_000
-_SETTLED = 0.5  # of them: by then the records of recent results have come round, which 20,000 are too few for
+_WINDOW = 30_000  # by then the records of recent results have come round, which 20,000 are too few for
 _LIMIT_BYTES = 10  # a frame, one megabyte in 100,000; 0.1, 3.8 and 4.5 were measured, of the heap's own ways
 
 
@@ -38,6 +39,12 @@ def _resident(pid: int | str = "self") -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _bytes_a_frame(samples: list[_Sample]) -> float:
+    """The median slope of all pairs of the last thirty thousand frames: one step of the heap is no growth."""
+    last = [s for s in samples if s.results > samples[-1].results - _WINDOW]
+    return float(theilslopes([s.resident for s in last], [s.results for s in last]).slope)
+
+
 def test_sixty_thousand_frames_flat_out_leave_nothing(tmp_path: Path, broker: Broker, cell_bundle: Path) -> None:
     video = write_video(tmp_path / "short.avi", range(250), size_wh=(160, 120))
     in_turn = {"source": str(video), "every_frame": True, "repeat": True}
@@ -47,17 +54,18 @@ def test_sixty_thousand_frames_flat_out_leave_nothing(tmp_path: Path, broker: Br
     config = write_config(tmp_path, config_text(cameras, mqtt={"url": broker.url}, defaults=defaults))
     with Subscriber(broker) as subscriber, Device(config) as device:
         wait_for_results(subscriber, device, cameras)
-        while not samples or samples[-1].results < _FRAMES:
-            time.sleep(0.25)
-            results = sum(count_results(subscriber, cameras).values())
-            samples.append(_Sample(results, _resident(device.process.pid), device.descriptors()))
-            assert not device.is_over, device.said
+        for rounds in count(1):  # queues fill later on a busy machine: what grows without end grows in every round
+            while not samples or samples[-1].results < rounds * _FRAMES:
+                time.sleep(0.25)
+                results = sum(count_results(subscriber, cameras).values())
+                samples.append(_Sample(results, _resident(device.process.pid), device.descriptors()))
+                assert not device.is_over, device.said
+            if (slope := _bytes_a_frame(samples)) < _LIMIT_BYTES:
+                break
+            assert rounds < 3, f"{slope:.0f} bytes a frame: {samples[:: len(samples) // 10]}"
         assert device.stop() == 0, device.said
     assert not device.lines_with("Traceback")
-    before, after = ([s for s in samples if (s.results > _FRAMES * _SETTLED) is later] for later in (False, True))
-    # The median slope of all pairs: one step of the heap near an end is no growth.
-    slope = theilslopes([s.resident for s in after], [s.results for s in after]).slope
-    assert slope < _LIMIT_BYTES, f"{slope:.0f} bytes a frame: {samples[:: len(samples) // 10]}"
+    before, after = ([s for s in samples if (s.results > _WINDOW) is later] for later in (False, True))
     # A file that begins again is opened before its descriptor is looked at, at times.
     assert median(s.files for s in after) <= median(s.files for s in before), samples
 

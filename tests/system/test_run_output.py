@@ -163,7 +163,7 @@ def _check(scene: Scene, device: Device, listener: Subscriber, *, answers: bool 
     assert not [str(path) for path in (scene.folder / "state").rglob(".*")], "halves of records"
     if not device.lines_with("online"):
         return
-    wait_until(lambda: statuses(listener)[-1][0] == "offline", "the goodbye")
+    wait_until(lambda: "offline" in [one[0] for one in statuses(listener)[-1:]], "the goodbye")
     name = documents(listener.messages("/status"))[-1]["device"]
     with Subscriber(scene.broker, f"edge/v1/default/{name}/status") as late:
         late.wait_for(lambda messages: len(messages) == 1, "the retained status")

@@ -101,7 +101,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         command = ["import", kind, f"{tmp_path / source}{function}", "--model", str(toml)]
         done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
         # On a busy machine a line about progress stands before it.
-        [line] = [line for line in done.stderr.splitlines() if ", after " not in line]
+        line = done.stderr.splitlines()[-1]
         assert (done.returncode, f"needs {missing}" in line) == (8, True)
         assert line.startswith(f"edge-sdk: `edge-sdk import {kind}` ")
         assert line.endswith(remedy)
