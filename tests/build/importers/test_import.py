@@ -100,8 +100,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         code = f"import sys; sys.modules[{missing!r}] = None; from edge_sdk.cli import main; main(sys.argv[1:])"
         command = ["import", kind, f"{tmp_path / source}{function}", "--model", str(toml)]
         done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
-        # On a busy machine a line about progress stands before it.
-        line = done.stderr.splitlines()[-1]
+        line = done.stderr.splitlines()[-1]  # behind lines about progress, on a busy machine
         assert (done.returncode, f"needs {missing}" in line) == (8, True)
         assert line.startswith(f"edge-sdk: `edge-sdk import {kind}` ")
         assert line.endswith(remedy)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -169,8 +168,7 @@ def test_why_it_does_not_come_and_that_it_came(first: FakeCapture | None) -> Non
     allowed, ended = threading.Event(), threading.Event()
     camera = FakeCapture("b" * 40, lambda: ended.wait(60))  # too few frames to measure another rate
     reopen = lambda: camera if allowed.is_set() else _absent()  # noqa: E731
-    options: dict[str, Any] = {"uniform": lambda _low, _high: 0.001, "read_timeout_s": 60.0}
-    with closing(LiveSource("c", first, reopen, **options)) as source:
+    with closing(LiveSource("c", first, reopen, lambda _low, _high: 0.001, read_timeout_s=60.0)) as source:
         until(lambda: source.trouble == "connection refused")
         assert source.status is (SourceStatus.LOST if first else SourceStatus.OPENING)
         assert first or (source.fps, source.remarks) == (25.0, ())
