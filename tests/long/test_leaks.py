@@ -56,7 +56,7 @@ def test_sixty_thousand_frames_flat_out_leave_nothing(tmp_path: Path, broker: Br
         wait_for_results(subscriber, device, cameras)
         for rounds in count(1):  # queues fill later on a busy machine: what grows without end grows in every round
             while not samples or samples[-1].results < rounds * _FRAMES:
-                time.sleep(0.25)
+                time.sleep(0.25)  # between two samples
                 results = sum(count_results(subscriber, cameras).values())
                 samples.append(_Sample(results, _resident(device.process.pid), device.descriptors()))
                 assert not device.is_over, device.said

@@ -107,11 +107,12 @@ def free_port() -> int:
             return port
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+def wait_until(condition: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = WAIT_S) -> None:
+    """Wait; `what` says what for, where it is a function as things are at the end."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"waited {timeout_s:.0f} s for {what}")
+            pytest.fail(f"waited {timeout_s:.0f} s for {what() if callable(what) else what}")
         time.sleep(0.01)
 
 

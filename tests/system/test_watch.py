@@ -9,7 +9,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -57,16 +56,13 @@ class _Watching:
         return "\n".join(self._lines[0])
 
     def says(self, text: str, times: int = 1) -> None:
-        self._hears(0, text, times)
+        self._hears(self._lines[0], text, times)
 
     def warns(self, text: str, times: int = 1) -> None:
-        self._hears(1, text, times)
+        self._hears(self._lines[1], text, times)
 
-    def _hears(self, where: int, text: str, times: int) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while "\n".join(self._lines[where]).count(text) < times:
-            assert time.monotonic() < deadline, f"{text!r} not in {self._lines}"
-            time.sleep(0.01)
+    def _hears(self, said: list[str], text: str, times: int) -> None:
+        wait_until(lambda: "\n".join(said).count(text) >= times, lambda: f"{text!r} in {self._lines}")
 
     def end(self, how: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(how)

@@ -126,7 +126,7 @@ def test_nothing_is_lost_where_all_is_wanted_and_the_reader_is_slow(pipe: Pipe, 
     with ThreadPoolExecutor(1) as producer:
         producer.submit(produce)
         until(lambda: len(outbox) == 3 or (room > 3 and outbox.counts().put == 200))
-        time.sleep(0.1)
+        time.sleep(0.1)  # ten times as long as the closing waits
         assert pipe.numbers() == list(range(200))
     assert (door.publisher.stats().written, door.publisher.stats().dropped) == (200, 0)
 

@@ -147,7 +147,7 @@ def test_a_disk_that_takes_no_event_holds_up_neither_the_end_nor_a_change_of_nam
     process.until_results("gate")
     stream = process.running["gate"]._stream
     stream.put(Event(kind="rang"))
-    until(lambda: process.daemon._output.stats().events.is_durable)  # type: ignore[union-attr]
+    until(lambda: process.daemon._output.stats().events.is_durable)  # type: ignore[union-attr]  # it runs
     disk.may_go.clear()
     stream.put(Event(kind="rang"))
     if reloads:

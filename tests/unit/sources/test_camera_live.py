@@ -167,7 +167,10 @@ def test_why_it_was_lost(camera: FakeCapture, expected: str) -> None:
 def test_why_it_does_not_come_and_that_it_came(first: FakeCapture | None) -> None:
     allowed, ended = threading.Event(), threading.Event()
     camera = FakeCapture("b" * 40, lambda: ended.wait(60))  # too few frames to measure another rate
-    reopen = lambda: camera if allowed.is_set() else _absent()  # noqa: E731
+
+    def reopen() -> Capture:
+        return camera if allowed.is_set() else _absent()
+
     with closing(LiveSource("c", first, reopen, lambda _low, _high: 0.001, read_timeout_s=60.0)) as source:
         until(lambda: source.trouble == "connection refused")
         assert source.status is (SourceStatus.LOST if first else SourceStatus.OPENING)

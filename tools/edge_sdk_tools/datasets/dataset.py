@@ -165,7 +165,7 @@ def _equal(a: object, b: object) -> bool:
     """Compare arrays, and tuples of them."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(_equal, a, b))
-    return np.array_equal(a, b)  # type: ignore[arg-type]
+    return np.array_equal(a, b)  # type: ignore[arg-type]  # object arrays and None are compared too
 
 
 Format: TypeAlias = str

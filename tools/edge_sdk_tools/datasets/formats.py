@@ -314,6 +314,7 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
 _MOST_POINTS = 10_000  # of one polygon: those of an annotation tool have some hundred
+_ENOUGH, _CORNERS = 10, 4  # polygons with as many points each are keypoints, unless they are corners
 _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it is cut off
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
@@ -334,7 +335,15 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     if pairs and not any(label for _, label in pairs):
         expected = f"expected {LABELS}/NAME.txt for {IMAGES}/NAME.jpg"
         raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
-    found = [Found(path, _read_boxes(label, names)) for path, label in pairs]
+    truths = [_read_boxes(label, names) for _, label in pairs]
+    points = [len(outline) for truth in truths for outline in truth.outlines or ()]
+    if len(points) >= _ENOUGH and len(set(points)) == 1 and points[0] > _CORNERS:
+        raise DataError(
+            f"{folder}: each of {len(points)} objects has {2 * points[0]} numbers behind its class, as boxes with "
+            "keypoints have and polygons hardly; keep the first five numbers of each line, or give the model's "
+            "detection.keypoints in model.toml"
+        )
+    found = [Found(path, truth) for (path, _), truth in zip(pairs, truths, strict=True)]
     return Labelled(found, tuple(one for one in lonely if one.path.name != _LIST_OF_CLASSES))
 
 
