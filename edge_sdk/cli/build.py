@@ -139,14 +139,14 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
             warn(warning)
     title = f"{report.name} for {report.target}, measured on {report.measured_on}"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
-    click.echo("[ ]: 95 of 100 measurements on as many other images of this kind lie within")
+    click.echo("in brackets: where 95 of 100 measurements on as many other images of this kind would lie")
     if band := report.verdict.band:
         remedy = (
             "; the gates in model.toml let it pass, --with-fp32 carries the float model beside it"
             if band == "bad"
             else ""
         )
-        click.secho(folded(f"the loss is {band}: {report.verdict.loss}{remedy}"), fg=_COLOURS[band])
+        click.secho(folded(f"INT8 is {band}: {report.verdict.loss}{remedy}"), fg=_COLOURS[band])
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
     _show_trials(report)

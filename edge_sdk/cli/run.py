@@ -324,7 +324,7 @@ def _closing(summary: RunSummary) -> str:
         return f"stopped by {summary.ended_by}; no results, {summary.stale} dropped as too old{unreadable}"
     limited = summary.delivery.limited if summary.delivery else 0
     return (
-        f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "
+        f"stopped by {summary.ended_by}; {counted(summary.results, 'result')}, {summary.fps:.1f} a second; age "
         f"{summary.age.p50_ms:.1f} ms (p99 {summary.age.p99_ms:.1f}) of a budget of {summary.budget_ms:g}; "
         f"{summary.late} late, {summary.stale} dropped as too old, {summary.source.dropped} overtaken by newer frames"
         + unreadable

@@ -447,6 +447,17 @@ def test_quality_is_that_of_pycocotools(tmp_path: Path, decoder: str) -> None:
     assert [figure.value.value for figure in found.quality[:2]] == pytest.approx(wanted, abs=0.005)
 
 
+def test_f1_counts_what_overlaps_by_half_or_more(tmp_path: Path) -> None:
+    truth = [Seen(10, 12, 30, 32, 0, 1), Seen(50, 12, 70, 32, 0, 1)]
+    moved_px = (6.3, 7.0)  # IoU .521 and .481
+    seen = [
+        one._replace(x1=one.x1 + by, x2=one.x2 + by, confidence=0.9) for one, by in zip(truth, moved_px, strict=True)
+    ]
+    data = _text_files(tmp_path / "data", [[_line(one, _box(one)) for one in truth]])
+    found = evaluate(_write(tmp_path / "project", "end_to_end", [seen], 1), data)
+    assert [figure.value.value for figure in found.quality if figure.name == "F1"] == [0.5]
+
+
 def _box_precision(pictures: Sequence[tuple[Sequence[Seen], Sequence[Seen]]]) -> tuple[float, float]:
     """Return pycocotools' mAP50-95 and mAP50 of the boxes of each picture: the true ones, and those seen."""
     labelled, expected = [], []

@@ -83,7 +83,6 @@ def _module(folder: Path, code: str) -> Path:
 
 
 def test_control_flow_is_found_in_a_package_and_where_tracing_is_all_there_is(tmp_path: Path) -> None:
-    """With an opset that torch.export does not write."""
     module = _module(tmp_path, "from tests.support.torch_models import branch\n")
     said = refusal(tmp_path, f"{module}:branch", target_name=str(write_target(tmp_path, max_opset=15)))
     assert f": data-dependent control flow, shape or item() at {line_of('what data decides')}; " in said
@@ -178,7 +177,6 @@ def test_the_state_dict_in_a_checkpoint_is_found(tmp_path: Path, monkeypatch: py
 
 
 def test_weights_that_are_not_finite(tmp_path: Path) -> None:
-    """The file is named, but for what is not in it."""
     torch.save(torch_models.nan().state_dict(), tmp_path / WEIGHTS)
     said = refusal(tmp_path, f"{MODELS}:net", weights=tmp_path / WEIGHTS)
     assert said == f"{tmp_path / WEIGHTS}: last.weight holds numbers that are not finite; train or load it again"

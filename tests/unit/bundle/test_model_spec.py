@@ -195,7 +195,6 @@ _TENSORRT = "[provider_options.TensorrtExecutionProvider]\n"
 
 
 def test_wrong_target_names_file_and_key(tmp_path: Path) -> None:
-    """A text in place of another, or behind all of it."""
     for old, new, expected in (
         ("intra_op_num_threads = 2", "intra_op_num_threads = 0", "intra_op_num_threads is 0, expected 1 or more"),
         ('["CPUExecutionProvider"]', '["NeonExecutionProvider"]', "'NeonExecutionProvider' is not an execution"),

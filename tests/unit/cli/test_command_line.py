@@ -116,7 +116,6 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_lines_that_the_documentation_explains_are_said() -> None:
-    """The first cells of a table that begin with a line in backquotes."""
     rows = [row for row in (_ROOT / "docs" / "troubles.md").read_text().splitlines() if row.startswith("| `")]
     lines = [line for row in rows for line in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
     assert len(lines) > 40

@@ -249,7 +249,6 @@ def test_what_ffmpeg_complains_of_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path, ffmpeg: str) -> None:
-    """It may be the very video that is being watched."""
     taken, link, late = (tmp_path / name for name in ("a.mp4", "link.mp4", "b.mp4"))
     taken.write_bytes(b"precious")
     link.symlink_to(taken)

@@ -195,7 +195,6 @@ def test_noise_that_is_not_one_number_a_row_is_refused(tmp_path: Path, noise: np
 
 
 def test_one_golden_input_is_enough_where_all_were_seen(tmp_path: Path) -> None:
-    """The second one is wrong, and not looked at."""
     bundle = _golden_bundle(tmp_path / "a.edge", second_error=1.0)
     session, prepare = Session.open(bundle), Prepare(SPEC)
     assert session.replay_golden(bundle, prepare, 1) == 0.0

@@ -124,7 +124,6 @@ def test_passwords_do_not_reach_it_and_who_is_told_to_stop_does_not_wait(
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_beside_a_camera_it_gives_way_and_at_a_start_it_does_not(hostile: Bundle, beside: bool) -> None:
-    """One that shall be nice becomes so soon after its start."""
     stop, own = Stop(), os.getpriority(os.PRIO_PROCESS, 0)
     with ThreadPoolExecutor(1) as other:
         other.submit(prove_here, hostile, is_stopped=stop.is_asked, beside=beside)

@@ -280,7 +280,6 @@ def test_a_disk_that_hangs_at_the_start_holds_up_nobody(path: Path, monkeypatch:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_successor_has_the_file_after_its(path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool) -> None:
-    """One that knows who has the file waits without a word."""
     said = list[tuple[str, str]]()
     disk, first = outboxes.SlowDisk(monkeypatch), _outbox(path)
     put_first = [first.put(outboxes.TOPIC + "door", "door", outboxes.payload)]

@@ -294,11 +294,14 @@ def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_sinc
         commanded.controls.of("gate").known = CameraTraits(name="gate", task="detection")
         for value in values:
             commanded.hear("set_threshold", camera="gate", confidence=value)
-        kept = f":[{values[-1]},"
-        until(lambda: bool(commanded.desk.look() or any(kept in path.read_text() for path in tmp_path.rglob("*.json"))))
+        until(lambda: bool(commanded.desk.look() or is_kept(values[-1])))
+
+    def is_kept(value: float) -> bool:
+        return any(f":[{value}," in path.read_text() for path in tmp_path.rglob("*.json"))
 
     for configured, value in ((None, 0.7), (0.4, 0.8)):
         assert start(configured) is UNSET
+        until(lambda: bool(commanded.desk.look() or not is_kept(0.7)))  # what the configuration changed is forgotten
         set_to(0.1, value)
         assert start(configured) == value
         assert start(configured, ("pause",)) is UNSET

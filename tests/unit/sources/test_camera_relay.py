@@ -227,7 +227,6 @@ def test_packets_between_answers_and_whatever_comes_once_it_plays_are_passed_on_
 
 
 def test_answers_are_read_however_they_are_cut_up() -> None:
-    """Byte for byte the same, in random pieces."""
     chance = random.Random(1)
     message = b"RTSP/1.0 200 OK\r\nCSeq: 1\r\nContent-Length: 7\r\n\r\nv=0\r\n\r\n" + b"$\0\0\3abc" * 2
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -128,7 +128,6 @@ def test_nanodet_finds_its_outputs_by_their_shapes(classes: int, order: list[int
 
 
 def test_nanodet_plus_in_one_output_measures_from_the_corners_of_its_cells() -> None:
-    """Stride 64 leaves half a cell over."""
     strides = (8, 16, 32, 64)
     scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), 5, 11)
     got = _detect(

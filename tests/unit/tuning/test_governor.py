@@ -177,7 +177,6 @@ def test_a_load_that_comes_and_goes_does_not_make_it_flap(period_s: float, most:
 
 
 def test_a_hot_board_is_relieved_by_one_rung_and_no_more_while_the_budget_is_kept() -> None:
-    """A peak of less than five seconds is nothing."""
     world = World(heat=lambda s: "the firmware throttles" if 5 <= s < 9 or 20 <= s < 200 else "").run(300)
     assert world.path == [1, 0]
     down, up = world.steps

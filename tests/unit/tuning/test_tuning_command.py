@@ -61,7 +61,6 @@ def record(bundle: Path, state: Path) -> Path:
 
 
 def test_the_best_quality_is_chosen_and_remembered(bundle: Path, state: Path, cli: Cli) -> None:
-    """With real sessions in real time."""
     assert "tuned " not in cli(0, "inspect", bundle).out
     options = ["--seconds", "1.5", "--latency-ms", "1000", "--fps", str(FPS), "--camera", "gate", "--json"]
     captured = cli(0, "tune", bundle, *options)
@@ -143,7 +142,7 @@ def test_another_rate_and_a_damaged_record_are_tuned_anew(bundle: Path, record: 
 def test_images_are_neither_tuned_on_nor_run_as_tuned(bundle: Path, record: Path, tmp_path: Path, cli: Cli) -> None:
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
     error = cli(0, "run", bundle, "--source", tmp_path / "one.png", "--latency-ms", "1000").err
-    said = [words in error for words in ("stopped by end of source; 1 results", "tuned at", "tuning for")]
+    said = [words in error for words in ("stopped by end of source; 1 result,", "tuned at", "tuning for")]
     assert said == [True, False, False]
 
 
@@ -369,7 +368,6 @@ def test_without_frames_nothing_begins_and_frames_that_stop_in_the_middle_do_not
 
 
 def test_without_a_measurement_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The camera delivers far less than it says."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
     bundle, limits = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000)
     tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8", open_stages=open_candidate)
