@@ -39,7 +39,7 @@ from edge_sdk.core.toml import (
     entry_label,
     entry_labels,
     first_lines,
-    loose,
+    lenient_tables,
     nearest,
     problems,
     read_document,
@@ -131,7 +131,7 @@ def _with_defaults(document: dict[str, object]) -> dict[str, object]:
     defaults, pipelines = document.get("defaults"), document.get("pipelines")
     if not isinstance(defaults, dict) or not isinstance(pipelines, list):
         return document
-    wrong = {place.partition(".")[0] for place in loose(defaults, Defaults)[1]}
+    wrong = {place.partition(".")[0] for place in lenient_tables(defaults, Defaults)[1]}
     keys = set(Defaults.__struct_encode_fields__) - wrong
     right = {key: value for key, value in defaults.items() if key in keys}
     return {
@@ -255,7 +255,7 @@ def _from_credential(name: str, where: str, what: str) -> Secret:
 # each problem. They do not look at files, so named files need not exist.
 
 _Tables: TypeAlias = Any
-"""Tables as `loose` returns them: a required key may be None."""
+"""Tables as `lenient_tables` returns them: a required key may be None."""
 
 
 def broken_by_flag(table: type[msgspec.Struct], key: str, value: object) -> str:
@@ -271,7 +271,7 @@ def _wrong(
 ) -> Iterator[str]:
     """Yield a line for each problem of a document, and for each rule that it breaks with keys that are right."""
     yield from problems(document, schema)
-    tables, wrong = loose(document, schema)
+    tables, wrong = lenient_tables(document, schema)
     yield from (line for line in broken_rules(tables) if not line.startswith(tuple(wrong)))
 
 

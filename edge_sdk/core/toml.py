@@ -154,17 +154,17 @@ def value_problems(value: object, schema: type[msgspec.Struct], key: str) -> Ite
     return _problems(_field_of(schema, key).type, value, key)
 
 
-def loose(document: object, schema: type[msgspec.Struct]) -> tuple[Any, list[str]]:
-    """Return a document's tables with their keys as attributes, and the places of what is wrong or missing in them.
+def lenient_tables(document: object, schema: type[msgspec.Struct]) -> tuple[Any, list[str]]:
+    """Return the tables of a document, wrong or not, with their keys as attributes, and the places of what is wrong or missing in them.
 
     An attribute is the value as the file has it; where that is wrong or missing, the key's default; where there is no
     default, an empty table, an empty list or None. So rules between keys can be checked whatever `problems` says.
     """
     wrong: list[str] = []
-    return _loose(_kind_of(schema), document, "", wrong), wrong
+    return _lenient_table(_kind_of(schema), document, "", wrong), wrong
 
 
-def _loose(kind: inspect.StructType, value: object, place: str, wrong: list[str]) -> SimpleNamespace:
+def _lenient_table(kind: inspect.StructType, value: object, place: str, wrong: list[str]) -> SimpleNamespace:
     given, table = value if isinstance(value, dict) else {}, SimpleNamespace()
     if given is not value:
         wrong.append(place)
@@ -179,15 +179,15 @@ def _loose(kind: inspect.StructType, value: object, place: str, wrong: list[str]
 
 
 def _loose_value(kind: inspect.Type, value: object, place: str, wrong: list[str]) -> object:
-    """Return a value, with its tables as `_loose` returns them; None if it is wrong."""
+    """Return a value, with its tables as `_lenient_table` returns them; None if it is wrong."""
     option = next((option for option in _options(kind) if _accepts(option, value)), None)
     if isinstance(option, inspect.StructType):
-        return _loose(option, value, place, wrong)
+        return _lenient_table(option, value, place, wrong)
     if isinstance(option, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
         entry = next(_options(option.item_type))
         if isinstance(entry, inspect.StructType):
             places = entry_labels(place, value)
-            return [_loose(entry, inner, inside, wrong) for inner, inside in zip(value, places, strict=True)]
+            return [_lenient_table(entry, inner, inside, wrong) for inner, inside in zip(value, places, strict=True)]
     return None if any(_problems(kind, value, place)) else value
 
 
@@ -199,7 +199,7 @@ def _default_of(field: inspect.Field) -> object:
 def _nothing(kind: inspect.Type) -> object:
     option = next(_options(kind))
     if isinstance(option, inspect.StructType):
-        return _loose(option, {}, "", [])
+        return _lenient_table(option, {}, "", [])
     return [] if isinstance(option, inspect.ListType | inspect.VarTupleType) else None
 
 

@@ -57,7 +57,14 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
 def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n")
     captured = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "cells.edge")
-    for expected in ("cells for x86_64, measured on 3", "in brackets: ", "INT8 sees blue", "(F1)", "\ntakes ", "next: "):
+    for expected in (
+        "cells for x86_64, measured on 3",
+        "in brackets: ",
+        "INT8 sees blue",
+        "(F1)",
+        "\ntakes ",
+        "next: ",
+    ):
         assert expected in captured.out
     # A CPU without VNNI is warned of, too, and a slow build says how far it is.
     assert [line for line in captured.err.splitlines() if "VNNI" not in line and " so far" not in line] == [
