@@ -155,7 +155,7 @@ def value_problems(value: object, schema: type[msgspec.Struct], key: str) -> Ite
 
 
 def lenient_tables(document: object, schema: type[msgspec.Struct]) -> tuple[Any, list[str]]:
-    """Return the tables of a document, wrong or not, with their keys as attributes, and the places of what is wrong or missing in them.
+    """Return a document's tables with their keys as attributes, and the places of what is wrong or missing in them.
 
     An attribute is the value as the file has it; where that is wrong or missing, the key's default; where there is no
     default, an empty table, an empty list or None. So rules between keys can be checked whatever `problems` says.
@@ -170,7 +170,7 @@ def _lenient_table(kind: inspect.StructType, value: object, place: str, wrong: l
         wrong.append(place)
     for field in kind.fields:
         key, inside = field.encode_name, _inside(place, field.encode_name)
-        own = _loose_value(field.type, given[key], inside, wrong) if key in given else _default_of(field)
+        own = _lenient_value(field.type, given[key], inside, wrong) if key in given else _default_of(field)
         if own is None and (key in given or field.required):
             wrong.append(inside)
             own = _default_of(field) or _nothing(field.type)
@@ -178,7 +178,7 @@ def _lenient_table(kind: inspect.StructType, value: object, place: str, wrong: l
     return table
 
 
-def _loose_value(kind: inspect.Type, value: object, place: str, wrong: list[str]) -> object:
+def _lenient_value(kind: inspect.Type, value: object, place: str, wrong: list[str]) -> object:
     """Return a value, with its tables as `_lenient_table` returns them; None if it is wrong."""
     option = next((option for option in _options(kind) if _accepts(option, value)), None)
     if isinstance(option, inspect.StructType):

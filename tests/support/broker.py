@@ -108,7 +108,6 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = WAIT_S) -> None:
-    """Wait; `what` says what for, where it is a function as things are at the end."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
