@@ -332,7 +332,9 @@ def test_yolo(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 1: has 9 numbers, expected 5 .*, or 11 or 14 with the model's 3 keyp"):
         read_dataset(tmp_path, LABELS, "detection", keypoints=3)
     file.write_text("0 .5 .5 .9 .9 .3 .3 .4 .1 .6 .6\n" * 10)
-    _refused(tmp_path, "detection", "each of 10 objects has 10 numbers behind its class, as boxes with keypoints have")
+    _refused(
+        tmp_path, "detection", "each of 10 objects has 10 numbers behind its class, which are no polygon but a box"
+    )
     file.rename(file.with_name("other.txt"))
     _refused(tmp_path, "detection", "none of 1 files in labels/ belongs to an image, expected labels/NAME.txt for")
 

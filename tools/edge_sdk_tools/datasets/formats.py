@@ -314,7 +314,7 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
 _MOST_POINTS = 10_000  # of one polygon: those of an annotation tool have some hundred
-_ENOUGH, _CORNERS = 10, 4  # polygons with as many points each are keypoints, unless they are corners
+_ENOUGH, _CORNERS = 10, 4  # objects that show what the lines are; points of an oriented box, which is a polygon
 _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it is cut off
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
@@ -336,15 +336,25 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
         expected = f"expected {LABELS}/NAME.txt for {IMAGES}/NAME.jpg"
         raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
     truths = [_read_boxes(label, names) for _, label in pairs]
-    points = [len(outline) for truth in truths for outline in truth.outlines or ()]
-    if len(points) >= _ENOUGH and len(set(points)) == 1 and points[0] > _CORNERS:
+    outlines = [outline for truth in truths for outline in truth.outlines or ()]
+    if len(outlines) >= _ENOUGH and _are_boxes_with_keypoints(outlines):
         raise DataError(
-            f"{folder}: each of {len(points)} objects has {2 * points[0]} numbers behind its class, as boxes with "
-            "keypoints have and polygons hardly; keep the first five numbers of each line, or give the model's "
+            f"{folder}: each of {len(outlines)} objects has {outlines[0].size} numbers behind its class, which are no "
+            "polygon but a box around its keypoints; keep the first five numbers of each line, or give the model's "
             "detection.keypoints in model.toml"
         )
     found = [Found(path, truth) for (path, _), truth in zip(pairs, truths, strict=True)]
     return Labelled(found, tuple(one for one in lonely if one.path.name != _LIST_OF_CLASSES))
+
+
+def _are_boxes_with_keypoints(outlines: Sequence[NDArray[np.float64]]) -> bool:
+    """Tell whether lines of as many numbers each are boxes, each around the points behind it, and no polygons."""
+    if {len(outline) for outline in outlines} != {len(outlines[0])} or len(outlines[0]) <= _CORNERS:
+        return False
+    rows = np.array(outlines)  # (N, 2 + keypoints, 2): centre, size and keypoints; (0, 0) for one that is not labelled
+    points = rows[:, 2:]
+    is_inside = (np.abs(points - rows[:, :1]) <= rows[:, 1:2] / 2 + _OVERSHOOT).all(axis=2)
+    return bool((is_inside | (points == 0).all(axis=2)).all())
 
 
 def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
