@@ -312,7 +312,6 @@ def test_it_runs_with_no_rights_that_it_does_not_need(service: Service, systemd_
 
 @pytest.mark.parametrize("signal", ["SIGUSR1", "SIGSTOP"])
 def test_a_pipeline_that_hangs_is_ended_and_comes_back(signal: str, service: Service) -> None:
-    """SIGUSR1 hangs the pipeline alone; SIGSTOP all of the process."""
     service.configure(_VIDEO, ["WatchdogSec=3", "RestartSec=100ms"])
     service.control("start")
     service.wait_until_said("s after start")

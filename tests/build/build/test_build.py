@@ -135,7 +135,6 @@ def test_figures_come_from_images_that_chose_nothing(tmp_path: Path, monkeypatch
 
 
 def test_unreadable_images_are_skipped_and_named(tmp_path: Path, cli: Cli) -> None:
-    """Names of files need not be text, nor one line."""
     model = write_project(tmp_path)
     for path in (tmp_path / "pictures").iterdir():
         path.rename(path.with_name(f"\udcff\n{path.name}"))

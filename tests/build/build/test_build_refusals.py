@@ -24,6 +24,7 @@ from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, ModelE
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.jobs.runner import JobRunner
+from edge_sdk_tools.progress import StepProgress
 from tests.support import models as tiny
 from tests.support.configs import write_files
 from tests.support.connections import until
@@ -447,3 +448,10 @@ def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, cli: Cli) -> None:
     assert "scheduler tcp://127.0.0.1:9: nobody answers" in cli(2, *command, "-o", tmp_path / "a.edge").err
     assert "leave out jobs" in cli(2, *command, "--jobs", "2").err
     assert not list(tmp_path.glob("*.edge"))
+
+
+def test_without_a_terminal_lines_say_how_far(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("edge_sdk_tools.progress._EVERY_S", 0.01)
+    with StepProgress() as shown:
+        shown("calibrate", 3, 48)
+        until(lambda: "calibrate: 3 of 48, " in capsys.readouterr().err)

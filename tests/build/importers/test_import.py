@@ -137,7 +137,6 @@ for arguments in json.load(sys.stdin):
 
 
 def test_before_the_framework_is_loaded(tmp_path: Path) -> None:
-    """All in one process that has never loaded one."""
     write_project(tmp_path, CLASSIFIER.replace("model.onnx", "new.onnx"), pictures=0)
     (tmp_path / "shape.toml").write_text(CLASSIFIER.replace("[16, 16]", "[16]"))
     (tmp_path / "unwritable.toml").write_text(CLASSIFIER.replace("model.onnx", "/proc/model.onnx"))

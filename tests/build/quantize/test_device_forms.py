@@ -178,7 +178,6 @@ def test_what_is_joined_has_one_range_and_so_has_what_it_was_cut_from() -> None:
 
 
 def test_a_bundle_for_a_core_with_dot_products_has_signed_integers_alone(tmp_path: Path) -> None:
-    """Constants that are quantized like activations are signed too."""
     proto = tiny.classifier()
     constant = np.linspace(0.2, 1.4, 8, dtype=np.float32).reshape(1, 8, 1, 1)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(constant, "constant"))

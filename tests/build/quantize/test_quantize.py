@@ -227,7 +227,6 @@ FAMILIES: dict[str, Callable[[], tuple[Head, list[str]]]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tail_is_what_decodes_and_every_layer_is_left_to_the_integers(tmp_path: Path, family: str) -> None:
-    """Behind ONNX Runtime's simplification too, under whatever names it leaves."""
     head, outputs = FAMILIES[family]()
     proto = head.model(*outputs)
     assert list(decoding_tail(proto)) == head.tail != []

@@ -190,7 +190,6 @@ def test_who_is_told_to_stop_does_not_wait() -> None:
 
 
 def test_the_first_model_loads_before_opencv_and_what_speaks_mqtt() -> None:
-    """Otherwise nothing is left to be loaded beside it."""
     code = "import sys, edge_sdk.service.model_selector; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
     assert _output_of(code) == "{'onnxruntime'}\n"
 

@@ -162,7 +162,6 @@ def _watched(sightings: str, rule: EventRule) -> list[str]:
 
 
 def test_what_is_seen_in_a_row_appeared_and_else_it_went() -> None:
-    """By rules that want two results in a row and no time, unless they say otherwise."""
     for rule, sightings, expected in (
         ({}, "c.c.c.c", ""),
         ({}, "cc.c.c.", "a1"),

@@ -262,7 +262,6 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path, ffmpeg: str) 
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, ffmpeg: str) -> None:
-    """No file may get larger than 20 kB."""
     usual, noise = resource.getrlimit(resource.RLIMIT_FSIZE), np.random.default_rng(0).integers(0, 255, (240, 320, 3))
     writer = VideoWriter(tmp_path / "a.mp4", 25, ffmpeg=ffmpeg)
 

@@ -121,7 +121,6 @@ def test_models_that_cannot_be_used() -> None:
 
 
 def test_settings_reach_the_runtime(tmp_path: Path) -> None:
-    """What each of them does is for ONNX Runtime to show."""
     settings = SessionSettings(
         intra_op_num_threads=2, inter_op_num_threads=3, allow_spinning=True, arena=False, prepacking=False,
         graph_level="basic", graph_file=str(tmp_path / "graph.onnx"),
@@ -282,7 +281,6 @@ def test_one_model_that_two_want_at_once_is_loaded_once(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("left", [b"", b"[{", None], ids=["empty", "cut", "gone"])
 def test_a_profile_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None) -> None:
-    """As ONNX Runtime leaves it on a full disk, without a word."""
     profile = tmp_path / "profile.json"
     session = _session()
     monkeypatch.setattr(session, "inference", SimpleNamespace(end_profiling=lambda: str(profile)))

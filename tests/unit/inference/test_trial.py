@@ -61,7 +61,6 @@ def test_an_end_without_an_answer_proves_nothing(state: Path, bundle: Bundle, mo
 
 @pytest.mark.sandbox
 def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, cli: Cli) -> None:
-    """In this very process: were it loaded here, the test run would end."""
     hostile = write_hostile(tmp_path / "hostile.edge", deep())
     assert cli(6, "run", hostile, "--source", tmp_path, "-q").err.count("\n") == 1
 

@@ -77,6 +77,7 @@ def test_beside_busy_programs_a_start_is_tried_again_before_it_is_refused(
 
     def beside_others(stages: Stages, *_: object) -> VariantTime | None:
         timed.append(stages.variant)
+        assert bool(SAID) == (len(timed) > 2)  # said before the first new try
         is_quiet = len(timed) > 4
         return None if is_quiet else VariantTime(stages.variant, 1, 50.0, (1.0, 48.0, 1.0), others=0.8)
 
