@@ -2,7 +2,7 @@
 
 Class folders: the images of a class lie in a folder of its name, at any depth. labels.csv: one image a line, with the
 id or the label of its class. texts.csv: one image a line, with its text. COCO: boxes in one JSON file, and images in
-folders near it; polygons, masks and other parts of the file are ignored. YOLO: images/ and labels/ beside each other, a
+folders near it, with polygons, masks or keypoints where it has them. YOLO: images/ and labels/ beside each other, a
 text file an image with a line an object: a box, a polygon, or a box with keypoints. Masks: images/ and masks/ beside
 each other, a PNG of class ids an image.
 """
@@ -139,6 +139,7 @@ def _numbered(text: str, names: ClassNames, where: str, key: str) -> int:
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
 _LOOKED_AT = 65536  # bytes that are searched for the first list, before which a COCO file has at most `info`
+_MOST_PIXELS = 67_000_000  # of a mask, as of an image
 _MOST_BYTES = 4 << 30  # about the size of the largest public files, for two million pictures
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -153,12 +154,26 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
-    """One annotated box of a COCO file: x and y of the upper left corner, width and height, in pixels."""
+    """One annotated object of a COCO file, in pixels.
+
+    The box is x and y of the upper left corner, width and height. Segmentation and keypoints are read later, because
+    what has no use for them takes files in which they are wrong.
+    """
 
     image_id: int | str
     category_id: int
     bbox: tuple[float, float, float, float]
     iscrowd: int | bool = 0
+    area: float | None = None
+    segmentation: msgspec.Raw = msgspec.Raw(b"null")
+    keypoints: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class CocoRuns(msgspec.Struct, frozen=True):
+    """A mask as run lengths, column by column, outside and inside by turns; a text is pycocotools' form of them."""
+
+    counts: list[int] | str
+    size: tuple[int, int]  # height and width
 
 
 class CocoCategory(msgspec.Struct, frozen=True, gc=False):
@@ -248,13 +263,14 @@ def _the_file(path: Path) -> Path:
 
 
 class _Object(NamedTuple):
-    """One object; its box may be around many (`is_crowd`). Outline and keypoints are as in `BoxTruth`."""
+    """One object; its box may be around many (`is_crowd`). Outline, keypoints and area are as in `BoxTruth`."""
 
     box_xyxy: tuple[float, ...]
     class_id: int
     is_crowd: bool = False
     outline: NDArray[np.float64] | None = None
     keypoints: NDArray[np.float64] | None = None
+    area: float | None = None
 
 
 def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int | str, list[_Object]]:
@@ -281,13 +297,83 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
             )
         if used not in class_ids:
             class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
-        objects[a.image_id].append(_Object(box_xyxy, class_ids[used], bool(a.iscrowd)))
+        keypoints = _keypoints(a.keypoints, names.keypoints, f"{where}.keypoints")
+        outline = _outline(a.segmentation)
+        objects[a.image_id].append(_Object(box_xyxy, class_ids[used], bool(a.iscrowd), outline, keypoints, a.area))
     return objects
+
+
+def _keypoints(annotated: msgspec.Raw, count: int, where: str) -> NDArray[np.float64] | None:
+    """Return the keypoints of an annotation as in `BoxTruth`, `count` or, where that is 0, any; None without them."""
+    try:
+        values = np.array(msgspec.json.decode(annotated, type=list[float] | None) or (), np.float64)
+    except msgspec.ValidationError:
+        values = np.array([math.nan])
+    is_right = len(values) % 3 == 0 and np.isfinite(values).all()
+    if count and len(values) and not (is_right and len(values) == 3 * count):
+        expected = f"expected x, y and v of each of the model's {count} keypoints"
+        raise DataError(f"{where} is no list of {3 * count} numbers, {expected}")
+    if not len(values) or not is_right:
+        return None
+    points = values.reshape(-1, 3)
+    return np.column_stack([points[:, :2], points[:, 2] > 0])
+
+
+_FARTHEST = 1e6  # pixels from the image's corner, where polygons are cut
+
+
+def _outline(annotated: msgspec.Raw) -> NDArray[np.float64] | None:
+    """Return one polygon around the parts of a segmentation; None if there is none, or it is no mask."""
+    try:
+        mask = msgspec.json.decode(annotated, type=list[list[float]] | CocoRuns | None)
+        parts = _columns(mask) if isinstance(mask, CocoRuns) else [np.reshape(part, (-1, 2)) for part in mask or ()]
+    except ValueError:
+        return None
+    most = _MOST_CORNERS if isinstance(mask, CocoRuns) else _MOST_POINTS
+    if not parts or min(map(len, parts)) < 3 or sum(map(len, parts)) > most:
+        return None
+    # By the even-odd rule a way that is gone twice is no edge: from part to part, and back.
+    starts = [part[:1] for part in parts]
+    closed = [piece for part, start in zip(parts, starts, strict=True) for piece in (part, start)]
+    return np.concatenate([*closed, *starts[::-1]], dtype=np.float64).clip(-_FARTHEST, _FARTHEST)
+
+
+def _columns(mask: CocoRuns) -> list[NDArray[np.int64]]:
+    """Return the rectangles, one pixel wide, of a mask's run lengths; raise a ValueError where they are none."""
+    (height, width), counts = mask.size, mask.counts
+    counts = _lengths(counts) if isinstance(counts, str) else counts
+    if min(height, width, *counts) < 0 or sum(counts) != height * width or height * width > _MOST_PIXELS:
+        raise ValueError
+    pixels = np.repeat(np.arange(len(counts)) % 2, counts).astype(np.int8).reshape(width, height)
+    changes = np.diff(np.pad(pixels, [(0, 0), (1, 1)]), axis=1)
+    (x, top), bottom = (changes > 0).nonzero(), (changes < 0).nonzero()[1]
+    corners = np.stack([x, top, x + 1, top, x + 1, bottom, x, bottom], axis=1)
+    return list(corners.reshape(-1, 4, 2))
+
+
+def _lengths(text: str) -> list[int]:
+    """Return the run lengths of pycocotools' text: five bits a character from `0`, the lowest first.
+
+    The sixth bit says that more follow. From the fourth on, a number is the difference to the one two before it.
+    """
+    lengths, value, shift = list[int](), 0, 0
+    for code in text.encode():
+        bits = code - ord("0")
+        value |= (bits & 31) << shift
+        shift += 5
+        if shift > 40:
+            raise ValueError
+        if not bits & 32:
+            value -= (bits & 16) << (shift - 4)  # the highest bit is the sign
+            lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
+            value = shift = 0
+    return lengths
 
 
 def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
     outlines = tuple(one.outline for one in objects if one.outline is not None)
     keypoints = tuple(one.keypoints for one in objects if one.keypoints is not None)
+    areas = [one.area for one in objects]
     are_alike = len(keypoints) == len(objects) and len(set(map(len, keypoints))) < 2
     return BoxTruth(
         np.array([one.box_xyxy for one in objects], np.float64).reshape(-1, 4),
@@ -296,6 +382,7 @@ def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
         relative,
         outlines if len(outlines) == len(objects) else None,
         keypoints if are_alike else None,
+        None if None in areas else np.array(areas, np.float64),
     )
 
 
@@ -314,6 +401,7 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
 _MOST_POINTS = 10_000  # of one polygon: those of an annotation tool have some hundred
+_MOST_CORNERS = 100_000  # of one mask of run lengths: that of a crowd has some ten thousand
 _ENOUGH, _CORNERS = 10, 4  # objects that show what the lines are; points of an oriented box, which is a polygon
 _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it is cut off
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels

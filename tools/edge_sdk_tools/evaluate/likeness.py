@@ -37,12 +37,16 @@ class Objects(NamedTuple):
         keypoints: float64 (N, K, 3), x, y and a confidence 0-1; of labels 1 for a labelled point, else 0.
         mask: (index) -> left, top and uint8 (height, width), 1 on the object.
         corners: float32 (N, 4, 2), of oriented boxes.
+        areas_px: float64 (N,), of what each object fills of its box.
+        crowd: bool (N,), whether a label is around many objects.
     """
 
     boxes_xyxy: NDArray[np.float64]
     keypoints: NDArray[np.float64] | None = None
     mask: Callable[[int], tuple[int, int, NDArray[np.uint8]]] | None = None
     corners: NDArray[np.float32] | None = None
+    areas_px: NDArray[np.float64] | None = None
+    crowd: NDArray[np.bool_] | None = None
 
     @classmethod
     def found(cls, found: Detections) -> Objects:
@@ -59,12 +63,14 @@ class Objects(NamedTuple):
     def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int]) -> Objects:
         """Return what is labelled on an image of this size; an oriented box is the smallest one around a polygon."""
         truth = truth.in_pixels(size_wh)
+        known = cls(truth.boxes_xyxy, areas_px=truth.areas_px, crowd=truth.crowd)
         outlines, points = truth.outlines, truth.keypoints
+        if points is not None:
+            known = known._replace(keypoints=np.array(points or np.empty((0, 0, 3))))
         if outlines is None:
-            return cls(truth.boxes_xyxy, None if points is None else np.array(points or np.empty((0, 0, 3))))
+            return known
         corners = [cv2.boxPoints(cv2.minAreaRect(outline.astype(np.float32))) for outline in outlines]
-        return cls(
-            truth.boxes_xyxy,
+        return known._replace(
             mask=lambda index: filled(outlines[index], size_wh),
             corners=np.array(corners, np.float32).reshape(-1, 4, 2),
         )
@@ -132,7 +138,7 @@ def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None
     count = theirs.shape[1]
     sigmas = np.array(_COCO_SIGMAS) / 1000 if count == len(_COCO_SIGMAS) else np.full(count, 1 / count)
     first, last = reference.boxes_xyxy[:, None, :2], reference.boxes_xyxy[:, None, 2:]
-    area = _FILLED * (last - first).prod(axis=2)
+    area = _FILLED * (last - first).prod(axis=2) if reference.areas_px is None else reference.areas_px[:, None]
     is_seen = theirs[:, :, 2] >= _SEEN
     is_lost = np.logical_not(is_seen.any(axis=1, keepdims=True))
     places = mine[:, None, :, :2]
@@ -145,7 +151,10 @@ def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None
 
 
 def _masks(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
-    """Return the intersection over union of masks in the image's pixels, 0 where it is certainly below `MATCH`."""
+    """Return the intersection over union of masks in the image's pixels, 0 where it is certainly below `MATCH`.
+
+    In a crowd it is the share of a found mask that lies in it.
+    """
     if found.mask is None or reference.mask is None:
         return None
     values = np.zeros((len(found.boxes_xyxy), len(reference.boxes_xyxy)))
@@ -153,13 +162,14 @@ def _masks(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
     areas = np.array([np.count_nonzero(seen) for _, _, seen in theirs])
     # A mask does not reach beyond the pixels that its box touches.
     touched = (boxes + np.array([-1, -1, 1, 1]) for boxes in (found.boxes_xyxy, reference.boxes_xyxy))
-    near = (_shared(*touched) >= MATCH * areas) & (areas > 0)
+    crowd = np.zeros(len(theirs), np.bool_) if reference.crowd is None else reference.crowd
+    near = (_shared(*touched) >= np.where(crowd, 1, MATCH * areas)) & (areas > 0)
     for index in np.flatnonzero(near.any(axis=1)).tolist():
         mine = found.mask(index)
         area = np.count_nonzero(mine[2])
         for other in np.flatnonzero(near[index]).tolist():
             both = _common(mine, theirs[other])
-            values[index, other] = both / (area + areas[other] - both)
+            values[index, other] = both / (area if crowd[other] else area + areas[other] - both)
     return values
 
 
@@ -180,12 +190,16 @@ def filled(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int,
     (left, top), (right, bottom) = bounds.tolist()
     here = outline - 0.5 - bounds[0]
     there = np.roll(here, -1, axis=0)
-    rows = np.arange(bottom - top)
-    side, row = ((here[:, 1:] <= rows) != (there[:, 1:] <= rows)).nonzero()
+    is_up = here[:, 1:] > there[:, 1:]  # a way that is gone twice must cross rows at the same places
+    here, there = np.where(is_up, there, here), np.where(is_up, here, there)
+    first, last = (np.ceil(ends[:, 1]).clip(0, bottom - top).astype(int) for ends in (here, there))
+    crossed = last - first  # rows of each side
+    side = np.repeat(np.arange(len(here)), crossed)
+    row = np.arange(len(side)) + np.repeat(first - np.cumsum(crossed) + crossed, crossed)
     part = (row - here[side, 1]) / (there[side, 1] - here[side, 1])
     crossings = np.ceil(here[side, 0] + part * (there[side, 0] - here[side, 0])).clip(0, right - left).astype(int)
     width = right - left + 1
-    counts = np.bincount(row * width + crossings, minlength=len(rows) * width).reshape(len(rows), width)
+    counts = np.bincount(row * width + crossings, minlength=(bottom - top) * width).reshape(-1, width)
     return left, top, (counts.cumsum(axis=1)[:, :-1] & 1).astype(np.uint8)
 
 
