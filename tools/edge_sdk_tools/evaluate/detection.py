@@ -120,13 +120,25 @@ class DetectionMetrics(TaskMetrics):
         return np.array([row.confidences.sum() for row in _found_boxes(observed, 0)])
 
     def doubt(self, observed: Observed) -> str:
-        """Return a warning about an order of classes, sizes of boxes, or details that not all labels have; else ""."""
+        """Return a warning about classes in another order than the labels, or boxes of another size; else ""."""
         pairs = [(boxes.above(observed.threshold()), truth) for boxes, truth in _with_truths(observed, 0)]
         met = np.concatenate([_met(boxes, truth) for boxes, truth in pairs])
         true, found, confidences = met[:, 0].astype(np.int64), met[:, 1].astype(np.int64), met[:, 2]
-        return (
-            other_classes("objects", true, found, confidences, observed.answers) or _other_sizes(pairs) or _gaps(pairs)
-        )
+        return other_classes("objects", true, found, confidences, observed.answers) or _other_sizes(pairs)
+
+    def unmeasured(self, observed: Observed) -> str:
+        """Return which mean average precision of the first model needs labels that some objects lack; else ""."""
+        images = zip(_all_boxes(observed, 0), observed.dataset.images.images, strict=True)
+        seen = [(boxes.detail, boxes.likeness, image.path.name) for boxes, image in images if boxes.detail is not None]
+        lacking = [(detail, name) for detail, likeness, name in seen if likeness is None]
+        if lacking:
+            detail, first = lacking[0]
+            where = f"{len(lacking)} of {len(seen)} images are labelled without, the first is {first}"
+            return f"{detail.name} mAP is not measured, for which each object needs {detail.needs}: objects of {where}"
+        no_points = [labelled.no_points for _, labelled in _with_truths(observed, 0) if labelled.no_points is not None]
+        if seen and no_points and np.concatenate(no_points).all():
+            return "pose mAP is not measured, because not one keypoint is labelled"
+        return ""
 
     def compared(self, observed: Observed) -> int:
         """Count the reference's detections."""
@@ -200,7 +212,7 @@ def _boxes(participant: Participant, answer: Answer, labelled: Objects | None) -
     found, class_ids = _common(participant, answer)
     objects = Objects.found(found)
     likeness = likeness_of(objects, labelled) if labelled else None
-    return Boxes(objects.boxes_xyxy, found.confidence.astype(np.float64), class_ids, likeness)
+    return Boxes(objects.boxes_xyxy, found.confidence.astype(np.float64), class_ids, likeness, objects.detail)
 
 
 def _all_boxes(observed: Observed, which: int) -> list[Boxes]:
@@ -302,16 +314,6 @@ def _other_sizes(pairs: Sequence[tuple[Boxes, LabelledBoxes]]) -> str:
         f"of {len(logs)} boxes around the middle of a labelled object of their class, the sides are typically "
         f"{math.exp(off):.1f} times too long or too short; check anchors, strides and variances under [detection]"
     )
-
-
-def _gaps(pairs: Sequence[tuple[Boxes, LabelledBoxes]]) -> str:
-    """Return a warning if objects have a detail in the labels of some images, and not in those of others; else ""."""
-    given = [boxes.likeness for boxes, labelled in pairs if len(labelled.class_ids)]
-    name = next((likeness.detail.name for likeness in given if likeness is not None), "")
-    if not name or None not in given:
-        return ""
-    count = f"{given.count(None)} of {len(given)} images"
-    return f"{name} mAP is not measured, because not every object of {count} is labelled for it"
 
 
 def _middles(boxes_xyxy: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

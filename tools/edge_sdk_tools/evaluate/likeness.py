@@ -59,6 +59,11 @@ class Objects(NamedTuple):
             found.corners,
         )
 
+    @property
+    def detail(self) -> Detail | None:
+        """The detail that these objects have; None if they have boxes alone."""
+        return next((detail for detail in DETAILS if getattr(self, detail.field) is not None), None)
+
     @classmethod
     def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int]) -> Objects:
         """Return what is labelled on an image of this size; an oriented box is the smallest one around a polygon."""
@@ -81,12 +86,16 @@ class Detail(NamedTuple):
 
     Attributes:
         name: its word in the names of metrics by labels: `mask` of `mask mAP50-95`.
+        field: where `Objects` has it.
+        needs: what a label must have, in words.
         agreement: name of the mean similarity of two models' matched objects.
         alike: (found, reference) -> similarity of each pair, float64 (N, M), 0-1; None where one side lacks the detail.
         most: most detections of a class in an image that count by labels.
     """
 
     name: str
+    field: str
+    needs: str
     agreement: str
     alike: Callable[[Objects, Objects], NDArray[np.float64] | None]
     most: int = MAX_DETECTIONS
@@ -217,7 +226,7 @@ def _corners(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
 
 
 DETAILS = (
-    Detail("pose", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
-    Detail("mask", "masks of those matched (IoU)", _masks),
-    Detail("oriented", "oriented boxes of those matched (IoU)", _corners),
+    Detail("pose", "keypoints", "keypoints", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
+    Detail("mask", "mask", "a mask or polygon", "masks of those matched (IoU)", _masks),
+    Detail("oriented", "corners", "a polygon", "oriented boxes of those matched (IoU)", _corners),
 )
