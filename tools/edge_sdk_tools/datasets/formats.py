@@ -407,11 +407,24 @@ _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it 
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
+def _folders(folder: Path, beside: str) -> tuple[Path, Path]:
+    """Return where the images are and where their labels or masks are, if they are there.
+
+    Both are in the folder; or it is `images`, or lies in it, and the path of the other has `beside` in that place.
+    """
+    parts = folder.absolute().parts
+    if IMAGES in parts and not is_folder(folder / IMAGES):
+        place = len(parts) - 1 - parts[::-1].index(IMAGES)
+        return folder, Path(*parts[:place], beside, *parts[place + 1 :])
+    return folder / IMAGES, folder / beside
+
+
 def _pairs(folder: Path, beside: str, suffix: str) -> tuple[list[tuple[Path, Path | None]], tuple[Skipped, ...]]:
     """Return each image with the file of its name in the folder `beside` its own, and the files there without one."""
-    files = {path.relative_to(folder / beside): path for path in files_below(folder / beside)}
+    home, theirs = _folders(folder, beside)
+    files = {path.relative_to(theirs): path for path in files_below(theirs)}
     files = {name.with_suffix(""): path for name, path in files.items() if path.suffix.lower() == suffix}
-    images = {path: path.relative_to(folder / IMAGES).with_suffix("") for path in files_below(folder / IMAGES)}
+    images = {path: path.relative_to(home).with_suffix("") for path in files_below(home)}
     pairs = [(path, files.get(name)) for path, name in images.items() if is_candidate(path)]
     lonely = set(files.values()) - {path for _, path in pairs}
     return pairs, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in sorted(lonely))
@@ -474,8 +487,9 @@ def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
         box_xyxy = _extent(np.stack([middle - size / 2, middle + size / 2]), "the box", where)
     if not width:
         return _Object(box_xyxy, class_id)
-    points = np.pad(values[4:].reshape(-1, width), [(0, 0), (0, 3 - width)], constant_values=1)
-    points[:, 2] = points[:, 2] > 0
+    points = values[4:].reshape(-1, width)
+    is_labelled = points[:, 2] > 0 if width == 3 else (points > 0).any(axis=1)
+    points = np.column_stack([points[:, :2], is_labelled])
     if points[:, 2].any():
         _extent(points[points[:, 2] > 0, :2], "the keypoints", where)
     return _Object(box_xyxy, class_id, keypoints=points)
@@ -497,7 +511,8 @@ def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> 
     if given > 4 and given % 3 == 1 and (given % 2 or given > 10) and np.isin(values[6::3], (0, 1, 2)).all():
         return 3
     if given < 4 or given % 2:
-        raise DataError(f"{where}: has {given + 1} numbers, expected 5: class x y width height")
+        forms = "5: class x y width height, or for a polygon an odd number from 7: class x1 y1 x2 y2 x3 y3 …"
+        raise DataError(f"{where}: has {given + 1} numbers, expected {forms}")
     return 0
 
 
@@ -528,7 +543,7 @@ def _has_file(name: str) -> Callable[[Path, ClassNames], bool]:
 
 
 def _has_folder(name: str) -> Callable[[Path, ClassNames], bool]:
-    return lambda folder, _: is_folder(folder / IMAGES) and is_folder(folder / name)
+    return lambda folder, _: all(map(is_folder, _folders(folder, name)))
 
 
 FORMATS: dict[Format, LabelFormat] = {
