@@ -174,10 +174,7 @@ def test_unknown_pixels_do_not_count_and_unanswered_ones_are_wrong() -> None:
     assert (overlap.both.tolist(), overlap.either.tolist()) == ([1, 1], [2, 1])
 
 
-Box = tuple[float, float, float, float, float, int]
-
-
-def _boxes(items: list[Box]) -> Boxes:
+def _boxes(items: list[tuple[float, float, float, float, float, int]]) -> Boxes:
     rows = np.array(sorted(items, key=lambda item: -item[4]), np.float64).reshape(-1, 6)
     return Boxes(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
 
