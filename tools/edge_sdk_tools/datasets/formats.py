@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -149,8 +149,8 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
 
     id: int | str
     file_name: str
-    width: float | None = None
-    height: float | None = None
+    width: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
+    height: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
@@ -281,6 +281,8 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
             raise DataError(f"{path}: images[{index}].id is {shown(image.id)}, which another image has too")
         objects[image.id] = []
     categories = {category.id: category.name for category in coco.categories}
+    if len(categories) < len(coco.categories):
+        raise DataError(f"{path}: two of its {len(coco.categories)} categories have one id; give each its own")
     beside = [categories[used] for used in {a.category_id for a in coco.annotations} if used in categories]
     class_ids: dict[int, int] = {}
     for index, a in enumerate(coco.annotations):
@@ -309,7 +311,7 @@ def _keypoints(annotated: msgspec.Raw, count: int, where: str) -> NDArray[np.flo
         values = np.array(msgspec.json.decode(annotated, type=list[float] | None) or (), np.float64)
     except msgspec.ValidationError:
         values = np.array([math.nan])
-    is_right = len(values) % 3 == 0 and np.isfinite(values).all()
+    is_right = len(values) % 3 == 0 and np.isfinite(values).all() and np.isin(values[2::3], (0, 1, 2)).all()
     if count and len(values) and not (is_right and len(values) == 3 * count):
         expected = f"expected x, y and v of each of the model's {count} keypoints"
         raise DataError(f"{where} is no list of {3 * count} numbers, {expected}")
@@ -400,6 +402,7 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
+_MOST_ROWS, _MOST_BYTES_OF_ROWS = 10_000, 1 << 26  # of one image
 _MOST_POINTS = 10_000  # of one polygon: those of an annotation tool have some hundred
 _MOST_CORNERS = 100_000  # of one mask of run lengths: that of a crowd has some ten thousand
 _ENOUGH, _CORNERS = 10, 4  # objects that show what the lines are; points of an oriented box, which is a polygon
@@ -436,7 +439,11 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     if pairs and not any(label for _, label in pairs):
         expected = f"expected {LABELS}/NAME.txt for {IMAGES}/NAME.jpg"
         raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
-    truths = [_read_boxes(label, names) for _, label in pairs]
+    rows = [_rows(label, names) for _, label in pairs]
+    has_keypoints = not names.keypoints and _have_keypoints([row.values for of in rows for row in of])
+    truths = [
+        _box_truth([_object(row, names, has_keypoints=has_keypoints) for row in of], relative=True) for of in rows
+    ]
     outlines = [outline for truth in truths for outline in truth.outlines or ()]
     if len(outlines) >= _ENOUGH and _are_boxes_with_keypoints(outlines):
         raise DataError(
@@ -458,21 +465,47 @@ def _are_boxes_with_keypoints(outlines: Sequence[NDArray[np.float64]]) -> bool:
     return bool((is_inside | (points == 0).all(axis=2)).all())
 
 
-def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
-    """Return the objects of one image; without a file there are none."""
-    lines = read_text(path).split("\n") if path else []
-    numbered = [(f"{path}: line {n}", line.split()) for n, line in enumerate(lines, start=1)]
-    return _box_truth([_object(fields, names, where) for where, fields in numbered if fields], relative=True)
+class _Row(NamedTuple):
+    """One line of a label file: where it stands, its class, and the float64 numbers behind that."""
+
+    where: str
+    class_id: int
+    values: NDArray[np.float64]
 
 
-def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
+def _rows(path: Path | None, names: ClassNames) -> list[_Row]:
+    """Return the lines of the label file of one image; without a file there are none."""
+    lines = read_text(path, _MOST_BYTES_OF_ROWS).split("\n") if path else []
+    if len(lines) > _MOST_ROWS:
+        raise DataError(f"{path}: has {len(lines)} lines, expected {_MOST_ROWS} objects or fewer in one image")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        where, fields = f"{path}: line {number}", line.split()
+        numbers = [finite_number(field) for field in fields[1:]]
+        if None in numbers:
+            raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
+        if fields:
+            rows.append(_Row(where, _numbered(fields[0], names, where, "class"), np.array(numbers, np.float64)))
+    return rows
+
+
+def _have_keypoints(values: Sequence[NDArray[np.float64]]) -> bool:
+    """Tell whether a data set's lines are boxes with keypoints, each with a third number 0, 1 or 2 for its visibility.
+
+    A polygon's points at the edges of its image look like it, but hardly those of all its polygons.
+    """
+    long = [one for one in values if len(one) > 4]
+    given = len(long[0]) if long else 0
+    if given % 3 != 1 or (given % 2 == 0 and given <= 10) or {len(one) for one in long} != {given}:
+        return False
+    table = np.array(long)
+    return bool(np.isin(table[:, 6::3], (0, 1, 2)).all() and table[:, 2:4].min() > 0)
+
+
+def _object(row: _Row, names: ClassNames, *, has_keypoints: bool) -> _Object:
     """Return the object of one line, whose coordinates are 0-1."""
-    numbers = [finite_number(field) for field in fields[1:]]
-    class_id = _numbered(fields[0], names, where, "class")
-    if None in numbers:
-        raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
-    values = np.array(numbers, np.float64)
-    width = _width_of_keypoints(values, names.keypoints, where)
+    where, class_id, values = row
+    width = 3 if has_keypoints and len(values) > 4 else _width_of_keypoints(values, names.keypoints, where)
     if len(values) > 4 and not width:
         outline = values.reshape(-1, 2)
         if len(outline) > _MOST_POINTS:
@@ -488,6 +521,8 @@ def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
     if not width:
         return _Object(box_xyxy, class_id)
     points = values[4:].reshape(-1, width)
+    if width == 3 and not np.isin(points[:, 2], (0, 1, 2)).all():
+        raise DataError(f"{where}: the third number of a keypoint, its visibility, is not 0, 1 or 2")
     is_labelled = points[:, 2] > 0 if width == 3 else (points > 0).any(axis=1)
     points = np.column_stack([points[:, :2], is_labelled])
     if points[:, 2].any():
@@ -496,10 +531,7 @@ def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
 
 
 def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> int:
-    """Return how many numbers each keypoint behind a box has, 2 or 3; 0 where there is a box alone, or a polygon.
-
-    Without the model's `count` a row has keypoints if every third number says 0, 1 or 2, how visible one is.
-    """
+    """Return how many numbers each of `count` keypoints behind a box has, 2 or 3; 0 for a box alone, or a polygon."""
     given = len(values)
     if count and given != 4:
         if given not in (4 + 2 * count, 4 + 3 * count):
@@ -508,8 +540,6 @@ def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> 
                 f"{5 + 3 * count} with the model's {count} keypoints"
             )
         return (given - 4) // count
-    if given > 4 and given % 3 == 1 and (given % 2 or given > 10) and np.isin(values[6::3], (0, 1, 2)).all():
-        return 3
     if given < 4 or given % 2:
         forms = "5: class x y width height, or for a polygon an odd number from 7: class x1 y1 x2 y2 x3 y3 …"
         raise DataError(f"{where}: has {given + 1} numbers, expected {forms}")

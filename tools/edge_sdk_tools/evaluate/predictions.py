@@ -300,11 +300,12 @@ class _Observer:
     def _answer(self, index: int, which: int, image: Image) -> Answer:
         answer = self._models[which](image)
         for number, output in enumerate(answer.outputs):
-            if np.issubdtype(output.dtype, np.floating) and np.isnan(output).any():
+            # Minus infinity is what some models use for "never".
+            if np.issubdtype(output.dtype, np.floating) and not np.isfinite(output.max(initial=0)):
                 name, path = self._participants[which].subject.name, self._dataset.images.images[index].path
                 raise ModelError(
-                    f"{name}: output {number} is NaN for {path}; check the weights with `edge-sdk check`, then "
-                    "input.mean and input.std"
+                    f"{name}: output {number} is NaN or infinite for {path}; check the weights with `edge-sdk check`, "
+                    "then input.mean and input.std"
                 )
         return answer
 
