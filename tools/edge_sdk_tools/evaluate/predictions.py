@@ -291,7 +291,10 @@ class _Observer:
         answers = [self._answer(index, which, image) for which in range(len(self._models))]
         truths = self._dataset.truths
         answered = list(zip(self._participants, answers, strict=True))
-        rows, between = self._participants[0].keep(answered, truths[index] if truths else None)
+        try:
+            rows, between = self._participants[0].keep(answered, truths[index] if truths else None)
+        except DataError as cause:
+            raise DataError(f"{self._dataset.images.images[index].path}: {cause}") from None
         size_wh = (image.shape[1], image.shape[0])
         fingerprints = tuple(_fingerprint(answer) for answer in answers)
         products = products_of(answers[0].outputs, answers[1].outputs) if self._alike else ()
