@@ -192,8 +192,8 @@ def _show_trials(report: BuildResult) -> None:
             for one in report.candidates
         ]
         columns = ("recipe", report.variants[0].metric, "time", "holds")
-        where = ", on the images that chose" if report.split and report.split.choice else ""
-        print_table(f"INT8 recipes that were tried; against FP32{where}", columns, rows)
+        where = "against FP32 on the images that chose; report.html says why one does not hold"
+        print_table(f"INT8 recipes that were tried, {where}", columns, rows)
     if report.fallback_reason:
         click.secho("THE BUNDLE CARRIES FP32", bold=True)
         click.echo(folded(f"  because {report.fallback_reason}"))

@@ -130,6 +130,8 @@ def command(context: click.Context, /, **options: Any) -> None:
         summaries, left_out = _run(options, config)
         if any(summary.ended_by == "signal" for summary in summaries):
             ignore_signals()
+        if options["annotate"] is not None and any(summary.results for summary in summaries):
+            _log.info("the results are drawn in %s", options["annotate"])
         _end(summaries, left_out, as_json=options["as_json"])
 
 

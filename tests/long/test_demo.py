@@ -26,7 +26,6 @@ from tests.support.absent import not_installed
 from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
-PERSON = 0
 MIN_MATCHED = 0.90
 _FRAMES = 120
 FILES = {"annotated.jpg", "annotated.mp4", "messages.jsonl", "yolov4_tiny.edge"}
@@ -120,7 +119,7 @@ def fp32_people(spec: ModelSpec, video: Path) -> Iterator[Boxes]:
         outputs = tuple(np.asarray(output) for output in session.run(None, {"images": prepared.tensor}))
         found = task(Inferred(outputs, 0, prepared))
         assert isinstance(found, Detections)
-        yield found.xyxy[found.class_id == PERSON]
+        yield found.xyxy[found.class_id == 0]  # people
 
 
 def people_in(result: Message) -> Boxes:

@@ -296,7 +296,6 @@ class TlsBroker(Broker):
 
 # A broker of a few lines for MQTT 5, which answers connections and subscriptions as it is told to.
 
-_NOT_AUTHORIZED = 0x87
 _WINDOW = 20
 _TOPIC = b"edge/v1/a/pi/result/gate"
 
@@ -344,7 +343,7 @@ class DeafBroker:
             at = 2 + int.from_bytes(body[:2], "big")
             connection.sendall(bytes((0x40, 2)) + body[at : at + 2])
         elif kind == 8:  # SUBSCRIBE
-            reason = _NOT_AUTHORIZED if self._subscribes is None else (self._subscribes or [1]).pop(0)
+            reason = 0x87 if self._subscribes is None else (self._subscribes or [1]).pop(0)
             connection.sendall(bytes((0x90, 4)) + body[:2] + bytes((0, reason)))
             self._send(connection)
         elif kind == 4:  # PUBACK

@@ -164,7 +164,7 @@ def publishing_to(
 
 
 def until(publisher: MqttPublisher, condition: Callable[[PublisherStats], bool], what: str) -> None:
-    wait_until(lambda: condition(publisher.stats()), f"{what}; {publisher.stats()}")
+    wait_until(lambda: condition(publisher.stats()), lambda: f"{what}; {publisher.stats()}")
 
 
 def wait_online(publisher: MqttPublisher) -> None:

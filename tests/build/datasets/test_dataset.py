@@ -264,8 +264,8 @@ def test_where_nothing_can_be_used_the_first_reason_is_told(tmp_path: Path) -> N
 LABELS = ("person", "cell phone", "dog")
 
 
-def _refused(path: Path, task: Task, *expected: str) -> None:
-    message = refusal(DataError, read_dataset, path, LABELS, task)
+def _refused(path: Path, task: Task, *expected: str, keypoints: int = 0) -> None:
+    message = refusal(DataError, read_dataset, path, LABELS, task, keypoints=keypoints)
     assert len(message) < 500 + len(str(path))
     assert [part for part in (one_line(str(path))[:1000], *expected) if part not in message] == []
 
@@ -367,10 +367,14 @@ def test_coco(tmp_path: Path) -> None:
         (_edit("dog", "dgo"), "category 1: 'dgo' is no label of the model, expected person, cell phone, dog; did you"),
         (_edit('0.png"}', '0.png"}, {"id": 1, "file_name": "x.png"}'), "images[1].id is 1, which another image has"),
         (_edit("000.png", "../000.png"), "images[0]: file is '../000.png', expected a name relative to "),
+        (
+            _edit("3, 4]", '3, 4], "keypoints": [1, 2, 2]'),
+            "annotations[0].keypoints is no list of 6 numbers, expected x",
+        ),
         (_edit("000.png", "009.png"), "none of its 1 images is there, looked in "),
     ):
         path.write_bytes(data)
-        _refused(path, "detection", f"{path}: ", expected)
+        _refused(path, "detection", f"{path}: ", expected, keypoints=2)
 
 
 @pytest.mark.parametrize("seed", range(4))

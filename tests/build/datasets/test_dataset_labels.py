@@ -249,7 +249,7 @@ def test_yolo_lines_with_more_than_a_box(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images", 1)
     for lines, keypoints, outlines, points in (
         ("0 .5 .5 1 1 .2 .4 2 0 0 0 .3 .4 1", 0, None, [[48, 80, 1], [0, 0, 0], [72, 80, 1]]),
-        ("0 .5 .5 1 1 .2 .4 .3 .4", 2, None, [[48, 80, 1], [72, 80, 1]]),
+        ("0 .5 .5 1 1 .2 .4 0 0", 2, None, [[48, 80, 1], [0, 0, 0]]),
         ("0 .5 .5 1 1 .2 .4 .3 .4", 0, [[120, 100], [240, 200], [48, 80], [72, 80]], None),
         ("0 .5 .5 1 1 .2 .4 .3 .4\n0 .5 .5 1 1", 0, None, None),
         ("", 0, (), ()),
@@ -267,9 +267,11 @@ def test_yolo_labels_lie_as_their_images_do(tmp_path: Path) -> None:
     texts = {"val/day/001.txt": "2 .5 .5 .1 .1\r\n1 .5 .5 .1 .1", "000.txt": "0 .5 .5 .1 .1", "classes.txt": "person"}
     write_files(tmp_path / "labels", texts)
     dataset = read_dataset(tmp_path, OBJECTS, "detection")
-    found = {name: truth.class_ids.tolist() for name, truth in _boxes(dataset).items()}
-    assert found == {"000.png": [], "001.png": [2, 1], "005.png": []}
     assert _skipped(dataset) == [("000.txt", "no image of this name in images/")]
+    for folder, more in (("", {"005.png": []}), ("images/val", {})):
+        dataset = read_dataset(tmp_path / folder, OBJECTS, "detection")
+        found = {name: truth.class_ids.tolist() for name, truth in _boxes(dataset).items()}
+        assert found == {"000.png": [], "001.png": [2, 1]} | more
 
 
 LABELS = ("road", "car", "sky")
@@ -312,6 +314,10 @@ def test_masks_lie_as_their_images_do(tmp_path: Path) -> None:
     assert [i.path.name for i in dataset.images.images] == ["000.png", "006.png"]
     reasons = {"005.png": "no mask of this name in masks/", "007.png": "no image of this name in images/"}
     assert dict(_skipped(dataset)) == reasons
+    for image in dataset.images.images:
+        image.path.unlink()
+    with pytest.raises(DataError, match=r"not one image has a mask, expected masks/NAME\.png for images/NAME\.jpg"):
+        read_dataset(tmp_path, LABELS, "segmentation")
 
 
 def test_what_is_no_mask_is_refused_at_once(tmp_path: Path) -> None:
@@ -323,13 +329,6 @@ def test_what_is_no_mask_is_refused_at_once(tmp_path: Path) -> None:
     ):
         said = refusal(DataError, read_dataset, _masks(tmp_path, data), LABELS, "segmentation")
         assert said.startswith(f"{tmp_path / 'masks' / '000.png'}: {expected}")
-
-
-def test_without_one_mask_there_is_nothing_to_measure(tmp_path: Path) -> None:
-    _masks(tmp_path, _png())
-    (tmp_path / "masks" / "000.png").rename(tmp_path / "masks" / "other.png")
-    with pytest.raises(DataError, match=r"not one image has a mask, expected masks/NAME\.png for images/NAME\.jpg"):
-        read_dataset(tmp_path, LABELS, "segmentation")
 
 
 def test_what_only_reading_shows_is_refused(tmp_path: Path) -> None:

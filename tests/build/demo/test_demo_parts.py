@@ -28,14 +28,13 @@ from tests.support.connections import detections
 from tests.support.logs import refusal
 from tests.support.pictures import write_frames
 
-FRAMES = 120
 LABELS = ("person", "bicycle")
 
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """120 frames of 64x48; the I-th is grey of level 2 I."""
-    frames = (np.full((48, 64, 3), 2 * level, np.uint8) for level in range(FRAMES))
+    frames = (np.full((48, 64, 3), 2 * level, np.uint8) for level in range(120))
     return write_frames(tmp_path_factory.mktemp("video") / "grey.avi", frames, 25)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -421,6 +422,15 @@ def _text_files(folder: Path, lines: Sequence[Sequence[str]]) -> Path:
     return folder
 
 
+def _coco_file(folder: Path, annotations: Sequence[dict[str, Any]]) -> Path:
+    """Write pictures with annotations as COCO has them; classes are a, b and c."""
+    images = [{"id": number, "file_name": f"{number}.png"} for number in range(PICTURES)]
+    categories = [{"id": place + 1, "name": name} for place, name in enumerate("abc")]
+    file = {"images": images, "annotations": list(annotations), "categories": categories}
+    (_pictures(folder, PICTURES) / "labels.json").write_text(json.dumps(file))
+    return folder
+
+
 def _line(one: Seen, *values: np.ndarray) -> str:
     return " ".join([str(one.class_id), *(f"{value:.6f}" for value in np.concatenate([v.ravel() for v in values]))])
 
@@ -515,6 +525,15 @@ def test_masks_are_counted_as_by_pycocotools(tmp_path: Path, decoder: str) -> No
     assert (figures["mask mAP50-95"], figures["mask mAP50"]) == pytest.approx(expected, abs=0.005)
     around_polygons = _box_precision(pictures)
     assert (figures["mAP50-95"], figures["mAP50"]) == pytest.approx(around_polygons, abs=0.005)
+    annotated = _annotations(truths)
+    for place, one in enumerate(annotated):
+        one["iscrowd"] = int(place % 4 == 0)
+    expected = coco_precision(PICTURES, annotated, _annotations(masks), "segm")
+    figures = {one.name: one.value.value for one in evaluate(toml, _coco_file(tmp_path / "c", annotated)).quality}
+    assert (figures["mask mAP50-95"], figures["mask mAP50"]) == pytest.approx(expected, abs=0.005)
+    annotated[0]["segmentation"] = [[1, 2, 3]]
+    warnings = evaluate(toml, _coco_file(tmp_path / "gap", annotated)).warnings
+    assert "objects of 1 of 3 images are labelled without, the first is 0.png" in warnings[-1]
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])
@@ -584,6 +603,12 @@ def test_keypoints_are_counted_as_by_pycocotools_and_as_like_as_its_formula_says
     assert (quality["pose mAP50-95"], quality["pose mAP50"]) == pytest.approx(expected, abs=0.005)
     assert agreement["keypoints of those matched (OKS)"] == pytest.approx(np.mean(likeness), abs=0.005)
     assert agreement["detections matched (F1)"] == 1
+    truths = [one for one in truths if one["image_id"]]  # the first picture has nothing labelled
+    for place, one in enumerate(truths):
+        one |= {"area": one["area"] * 2, "iscrowd": int(place % 4 == 0)}
+    expected = coco_precision(PICTURES, truths, seen, "keypoints")
+    figures = {one.name: one.value.value for one in evaluate(toml, _coco_file(tmp_path / "c", truths)).quality}
+    assert (figures["pose mAP50-95"], figures["pose mAP50"]) == pytest.approx(expected, abs=0.005)
 
 
 def _within(outline: np.ndarray) -> np.ndarray:
@@ -596,15 +621,16 @@ def _within(outline: np.ndarray) -> np.ndarray:
 
 def _mask_precision(truths: Sequence[tuple[Any, ...]], found: Sequence[tuple[Any, ...]]) -> tuple[float, float]:
     """Return pycocotools' mAP50-95 and mAP50 of masks: picture, class, confidence, RLE."""
-    truths, found = (
-        [
-            {"id": place + 1, "image_id": picture, "category_id": class_id + 1, "score": sure, "segmentation": rle}
-            | {"area": float(mask.area(rle)), "bbox": mask.toBbox(rle).tolist(), "iscrowd": 0}
-            for place, (picture, class_id, sure, rle) in enumerate(masks)
-        ]
-        for masks in (truths, found)
-    )
-    return coco_precision(PICTURES, truths, found, "segm")
+    return coco_precision(PICTURES, _annotations(truths), _annotations(found), "segm")
+
+
+def _annotations(masks: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [
+        {"id": place + 1, "image_id": picture, "category_id": class_id + 1, "score": sure, "iscrowd": 0}
+        | {"segmentation": rle | {"counts": rle["counts"].decode()}}
+        | {"area": float(mask.area(rle)), "bbox": mask.toBbox(rle).tolist()}
+        for place, (picture, class_id, sure, rle) in enumerate(masks)
+    ]
 
 
 @pytest.mark.parametrize("decoder", DECODERS["classification"])

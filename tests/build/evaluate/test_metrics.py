@@ -174,10 +174,7 @@ def test_unknown_pixels_do_not_count_and_unanswered_ones_are_wrong() -> None:
     assert (overlap.both.tolist(), overlap.either.tolist()) == ([1, 1], [2, 1])
 
 
-Box = tuple[float, float, float, float, float, int]
-
-
-def _boxes(items: list[Box]) -> Boxes:
+def _boxes(items: list[tuple[float, float, float, float, float, int]]) -> Boxes:
     rows = np.array(sorted(items, key=lambda item: -item[4]), np.float64).reshape(-1, 6)
     return Boxes(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
 
@@ -217,9 +214,11 @@ def _halves(second: slice) -> Masks:
     return Masks(np.eye(2, dtype=np.float32), values, Geometry(0.5, 0.5, 0.0, 0.0))
 
 
-def _turned(angle: float) -> np.ndarray:
-    boxes = [cv2.boxPoints(((20, 30), (20, 40), 0)), cv2.boxPoints(((70, 30), (20, 40), angle))]
-    return np.float32(boxes)
+def _turned(width: float) -> np.ndarray:
+    """Two turned boxes; the second shares three sides with one of another width."""
+    first, second = (cv2.boxPoints(((x, 40), (20, 40), 30)) for x in (20, 70))
+    second[:2] = second[3:1:-1] + (second[:2] - second[3:1:-1]) * width / 20
+    return np.float32([first, second])
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def _turned(angle: float) -> np.ndarray:
         # Of 4 points sigma is 1/4: exp(-d^2 / (8 * 1/16 * .53 * 800)).
         ({"keypoints": _points(0)}, {"keypoints": _points(20)}, math.exp(-400 / (8 / 16 * 0.53 * 800))),
         ({"masks": _halves(slice(0, 50))}, {"masks": _halves(slice(0, 15))}, 0.5),
-        ({"corners": _turned(0)}, {"corners": _turned(90)}, 400 / 1200),
+        ({"corners": _turned(20)}, {"corners": _turned(13)}, 13 / 20),
     ],
 )
 def test_an_object_is_found_again_with_its_details(

@@ -54,7 +54,9 @@ def test_mean_iou_is_what_scikit_learn_counts(tmp_path: Path, segmenter: Path) -
 
 def test_a_student_is_judged_by_its_class_maps(tmp_path: Path, segmenter: Path) -> None:
     _paint(segmenter, tmp_path / "data", 8)
-    labelled, plain = (distill_check(segmenter, segmenter, tmp_path / "data" / name) for name in ("", "images"))
+    labelled = distill_check(segmenter, segmenter, tmp_path / "data")
+    (tmp_path / "data" / "masks").rename(tmp_path / "elsewhere")
+    plain = distill_check(segmenter, segmenter, tmp_path / "data")
     assert (labelled.verdict.metric, labelled.verdict.passed, labelled.p_value) == ("mIoU", True, None)
     assert (plain.verdict.metric, plain.verdict.value, plain.worst) == ("mIoU of both", 1, ())
 

@@ -265,7 +265,7 @@ def test_two_thousand_odd_names(tmp_path: Path) -> None:
         ({"y": [1, 17, 16, 12]}, {}, {}, ModelError, "looks like 17 heatmaps of a person's keypoints"),
         ({"y": [1, 1, 16, 16]}, {}, {}, ModelError, "if it is one for detection or anomaly, say so with --task"),
         ({"y": [1, 56, 84]}, {"task": "pose", "kpt_shape": "[9]"}, {}, ModelError,
-         "are those of no decoder for detection"),
+         r"say task pose and kpt_shape '\[9\]', expected \[points, 2 or 3\]; export it again"),
         ({"y": [1, 34, 84]}, ULTRALYTICS, {}, ModelError, "name 2 classes, and its outputs 1x34x84 have 30 for yolov8"),
         ({"y": [1, 6, 84]}, ULTRALYTICS, {"task": "classification"}, ModelError, "say detection .* and --task says"),
         ({"y": [1, 6, 84]}, {"task": "depth"}, {}, ModelError, "its metadata say task depth, expected one of detect"),

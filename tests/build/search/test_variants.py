@@ -155,10 +155,8 @@ def test_the_command_shows_a_row_for_each_model(tmp_path: Path, cli: Cli) -> Non
 
 
 YOLOV8 = DETECTOR.replace("yolov4", "yolov8").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
-YOLOV5 = YOLOV8.replace("yolov8", "yolov5")
 _SCORES = CLASSIFIER.replace("classification", "segmentation").replace("[16, 16]", "[32, 32]")
 _LOGITS = _SCORES.replace("softmax", "logits")
-_ARGMAX = _SCORES.replace("softmax", "argmax")
 
 
 def test_sizes_are_read_and_what_is_no_size_is_refused() -> None:
@@ -170,10 +168,10 @@ def test_sizes_are_read_and_what_is_no_size_is_refused() -> None:
 MODELS = {
     "free sides": (CLASSIFIER, None, "a\nb\nc\n", (20, 28)),
     "yolov4": (DETECTOR, tiny.head_detector(), "red\nblue\n", (96, 48)),
-    "yolov5": (YOLOV5, flat_detector(yolov5=True), "red\nblue\n", (96, 32)),
+    "yolov5": (YOLOV8.replace("yolov8", "yolov5"), flat_detector(yolov5=True), "red\nblue\n", (96, 32)),
     "yolov8": (YOLOV8, flat_detector(), "red\nblue\n", (32, 96)),
     "logits": (_LOGITS, tiny.segmenter(), "none\nred\nblue\n", (48, 24)),
-    "argmax": (_ARGMAX, tiny.segmenter(argmax=True), "none\nred\nblue\n", (24, 48)),
+    "argmax": (_SCORES.replace("softmax", "argmax"), tiny.segmenter(argmax=True), "none\nred\nblue\n", (24, 48)),
 }
 
 

@@ -113,14 +113,13 @@ def test_files_are_relative_to_the_configuration(tmp_path: Path) -> None:
 
 
 _MQTT = '[mqtt]\nurl = "mqtt://broker"\nqos = 1\n'
-_YARD = STREAM.replace("gate", "yard")
 _CAT = '[[events]]\nlabels = ["cat"]\n'
 
 
 def test_rules_are_of_the_cameras_that_they_name(tmp_path: Path) -> None:
     dog = '[[events]]\nlabels = ["dog"]\n'
     one, other = 'cameras = ["yard"]\nconfidence = 0.7\ncooldown_s = 5\n', 'cameras = ["gate"]\n'
-    gate, yard = _settings(tmp_path, STREAM + _YARD + _CAT + dog + one + dog + other).pipelines
+    gate, yard = _settings(tmp_path, STREAM + STREAM.replace("gate", "yard") + _CAT + dog + one + dog + other).pipelines
     cat = EventRule(labels=("cat",))
     assert gate.events == (cat, EventRule(labels=("dog",)))
     assert yard.events == (cat, EventRule(labels=("dog",), confidence=0.7, cooldown_s=5.0))

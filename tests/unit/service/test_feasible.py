@@ -27,8 +27,6 @@ from tests.support.logs import SAID
 from tests.support.pictures import write_video
 from tests.support.program import Cli
 
-NEVER_MS = 1e-4
-
 
 @pytest.fixture(autouse=True)
 def _not_tried_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +59,7 @@ def test_what_took_double_the_budget_is_not_run_once_more(bundle: Bundle, golden
 def test_beside_busy_programs_it_is_measured_for_longer(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_selector, "_PATIENCE_S", 0.2)
     (stages, runs), seconds = _counted(bundle), itertools.count(1.0)
-    taken: Any = time_stages(stages, NEVER_MS, read_cpu_time=lambda: CpuTime(passed := next(seconds), passed, 0.0))
+    taken: Any = time_stages(stages, 1e-4, read_cpu_time=lambda: CpuTime(passed := next(seconds), passed, 0.0))
     assert len(runs) > 7
     said = str(model_selector.budget_refusal(bundle, StartChoice(stages, (taken,), fits=False), 1.0, fixed=True))
     others = r"; other programs take 100% of \d+ processors? \(load average [\d.]+\), and it was tried for 0 s: stop"

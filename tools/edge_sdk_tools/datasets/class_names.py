@@ -154,10 +154,10 @@ _MOST_BYTES = 1 << 30  # ten million images, a line of 100 bytes each
 _EXACT = 2**53  # from here on a float skips whole numbers
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most_bytes: int = _MOST_BYTES) -> str:
     """Return the text of a file, with a newline at the end of each line; raise DataError."""
     try:
-        text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
+        text = read_regular(path, most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         raise DataError(f"{path}: not UTF-8 (byte {cause.start}); save it as UTF-8") from cause
     except OSError as cause:

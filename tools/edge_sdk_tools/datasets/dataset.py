@@ -129,6 +129,7 @@ class BoxTruth(Truth, frozen=True, eq=False):
         relative: whether all coordinates are fractions of the image's width and height, 0-1; else they are pixels.
         outlines: a polygon around each object, float64 (points, 2); None where not every object has one.
         keypoints: those of each object, float64 (K, 3): x, y, and 1 for a labelled point, else 0; None as for outlines.
+        areas_px: float64 (N,), what each object fills of its box by its label; None where that is not labelled.
     """
 
     boxes_xyxy: NDArray[np.float64]
@@ -137,6 +138,7 @@ class BoxTruth(Truth, frozen=True, eq=False):
     relative: bool
     outlines: tuple[NDArray[np.float64], ...] | None = None
     keypoints: tuple[NDArray[np.float64], ...] | None = None
+    areas_px: NDArray[np.float64] | None = None
 
     def in_pixels(self, size_wh: tuple[int, int]) -> BoxTruth:
         """Return the same objects in pixels of the image, not clipped."""

@@ -2,7 +2,7 @@
 
 Class folders: the images of a class lie in a folder of its name, at any depth. labels.csv: one image a line, with the
 id or the label of its class. texts.csv: one image a line, with its text. COCO: boxes in one JSON file, and images in
-folders near it; polygons, masks and other parts of the file are ignored. YOLO: images/ and labels/ beside each other, a
+folders near it, with polygons, masks or keypoints where it has them. YOLO: images/ and labels/ beside each other, a
 text file an image with a line an object: a box, a polygon, or a box with keypoints. Masks: images/ and masks/ beside
 each other, a PNG of class ids an image.
 """
@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -139,6 +139,7 @@ def _numbered(text: str, names: ClassNames, where: str, key: str) -> int:
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
 _LOOKED_AT = 65536  # bytes that are searched for the first list, before which a COCO file has at most `info`
+_MOST_PIXELS = 67_000_000  # of a mask, as of an image
 _MOST_BYTES = 4 << 30  # about the size of the largest public files, for two million pictures
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -148,17 +149,31 @@ class CocoImage(msgspec.Struct, frozen=True, gc=False):
 
     id: int | str
     file_name: str
-    width: float | None = None
-    height: float | None = None
+    width: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
+    height: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
 
 
 class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
-    """One annotated box of a COCO file: x and y of the upper left corner, width and height, in pixels."""
+    """One annotated object of a COCO file, in pixels.
+
+    The box is x and y of the upper left corner, width and height. Segmentation and keypoints are read later, because
+    what has no use for them takes files in which they are wrong.
+    """
 
     image_id: int | str
     category_id: int
     bbox: tuple[float, float, float, float]
     iscrowd: int | bool = 0
+    area: float | None = None
+    segmentation: msgspec.Raw = msgspec.Raw(b"null")
+    keypoints: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class CocoRuns(msgspec.Struct, frozen=True):
+    """A mask as run lengths, column by column, outside and inside by turns; a text is pycocotools' form of them."""
+
+    counts: list[int] | str
+    size: tuple[int, int]  # height and width
 
 
 class CocoCategory(msgspec.Struct, frozen=True, gc=False):
@@ -248,13 +263,14 @@ def _the_file(path: Path) -> Path:
 
 
 class _Object(NamedTuple):
-    """One object; its box may be around many (`is_crowd`). Outline and keypoints are as in `BoxTruth`."""
+    """One object; its box may be around many (`is_crowd`). Outline, keypoints and area are as in `BoxTruth`."""
 
     box_xyxy: tuple[float, ...]
     class_id: int
     is_crowd: bool = False
     outline: NDArray[np.float64] | None = None
     keypoints: NDArray[np.float64] | None = None
+    area: float | None = None
 
 
 def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int | str, list[_Object]]:
@@ -265,6 +281,8 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
             raise DataError(f"{path}: images[{index}].id is {shown(image.id)}, which another image has too")
         objects[image.id] = []
     categories = {category.id: category.name for category in coco.categories}
+    if len(categories) < len(coco.categories):
+        raise DataError(f"{path}: two of its {len(coco.categories)} categories have one id; give each its own")
     beside = [categories[used] for used in {a.category_id for a in coco.annotations} if used in categories]
     class_ids: dict[int, int] = {}
     for index, a in enumerate(coco.annotations):
@@ -281,13 +299,83 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
             )
         if used not in class_ids:
             class_ids[used] = names.class_id(categories[used], f"{path}: category {used}", beside)
-        objects[a.image_id].append(_Object(box_xyxy, class_ids[used], bool(a.iscrowd)))
+        keypoints = _keypoints(a.keypoints, names.keypoints, f"{where}.keypoints")
+        outline = _outline(a.segmentation)
+        objects[a.image_id].append(_Object(box_xyxy, class_ids[used], bool(a.iscrowd), outline, keypoints, a.area))
     return objects
+
+
+def _keypoints(annotated: msgspec.Raw, count: int, where: str) -> NDArray[np.float64] | None:
+    """Return the keypoints of an annotation as in `BoxTruth`, `count` or, where that is 0, any; None without them."""
+    try:
+        values = np.array(msgspec.json.decode(annotated, type=list[float] | None) or (), np.float64)
+    except msgspec.ValidationError:
+        values = np.array([math.nan])
+    is_right = len(values) % 3 == 0 and np.isfinite(values).all() and np.isin(values[2::3], (0, 1, 2)).all()
+    if count and len(values) and not (is_right and len(values) == 3 * count):
+        expected = f"expected x, y and v of each of the model's {count} keypoints"
+        raise DataError(f"{where} is no list of {3 * count} numbers, {expected}")
+    if not len(values) or not is_right:
+        return None
+    points = values.reshape(-1, 3)
+    return np.column_stack([points[:, :2], points[:, 2] > 0])
+
+
+_FARTHEST = 1e6  # pixels from the image's corner, where polygons are cut
+
+
+def _outline(annotated: msgspec.Raw) -> NDArray[np.float64] | None:
+    """Return one polygon around the parts of a segmentation; None if there is none, or it is no mask."""
+    try:
+        mask = msgspec.json.decode(annotated, type=list[list[float]] | CocoRuns | None)
+        parts = _columns(mask) if isinstance(mask, CocoRuns) else [np.reshape(part, (-1, 2)) for part in mask or ()]
+    except ValueError:
+        return None
+    most = _MOST_CORNERS if isinstance(mask, CocoRuns) else _MOST_POINTS
+    if not parts or min(map(len, parts)) < 3 or sum(map(len, parts)) > most:
+        return None
+    # By the even-odd rule a way that is gone twice is no edge: from part to part, and back.
+    starts = [part[:1] for part in parts]
+    closed = [piece for part, start in zip(parts, starts, strict=True) for piece in (part, start)]
+    return np.concatenate([*closed, *starts[::-1]], dtype=np.float64).clip(-_FARTHEST, _FARTHEST)
+
+
+def _columns(mask: CocoRuns) -> list[NDArray[np.int64]]:
+    """Return the rectangles, one pixel wide, of a mask's run lengths; raise a ValueError where they are none."""
+    (height, width), counts = mask.size, mask.counts
+    counts = _lengths(counts) if isinstance(counts, str) else counts
+    if min(height, width, *counts) < 0 or sum(counts) != height * width or height * width > _MOST_PIXELS:
+        raise ValueError
+    pixels = np.repeat(np.arange(len(counts)) % 2, counts).astype(np.int8).reshape(width, height)
+    changes = np.diff(np.pad(pixels, [(0, 0), (1, 1)]), axis=1)
+    (x, top), bottom = (changes > 0).nonzero(), (changes < 0).nonzero()[1]
+    corners = np.stack([x, top, x + 1, top, x + 1, bottom, x, bottom], axis=1)
+    return list(corners.reshape(-1, 4, 2))
+
+
+def _lengths(text: str) -> list[int]:
+    """Return the run lengths of pycocotools' text: five bits a character from `0`, the lowest first.
+
+    The sixth bit says that more follow. From the fourth on, a number is the difference to the one two before it.
+    """
+    lengths, value, shift = list[int](), 0, 0
+    for code in text.encode():
+        bits = code - ord("0")
+        value |= (bits & 31) << shift
+        shift += 5
+        if shift > 40:
+            raise ValueError
+        if not bits & 32:
+            value -= (bits & 16) << (shift - 4)  # the highest bit is the sign
+            lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
+            value = shift = 0
+    return lengths
 
 
 def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
     outlines = tuple(one.outline for one in objects if one.outline is not None)
     keypoints = tuple(one.keypoints for one in objects if one.keypoints is not None)
+    areas = [one.area for one in objects]
     are_alike = len(keypoints) == len(objects) and len(set(map(len, keypoints))) < 2
     return BoxTruth(
         np.array([one.box_xyxy for one in objects], np.float64).reshape(-1, 4),
@@ -296,6 +384,7 @@ def _box_truth(objects: Sequence[_Object], *, relative: bool) -> BoxTruth:
         relative,
         outlines if len(outlines) == len(objects) else None,
         keypoints if are_alike else None,
+        None if None in areas else np.array(areas, np.float64),
     )
 
 
@@ -313,17 +402,32 @@ def read_masks(folder: Path, names: ClassNames) -> Labelled:
 
 
 IMAGES, LABELS, MASKS = "images", "labels", "masks"
+_MOST_ROWS, _MOST_BYTES_OF_ROWS = 10_000, 1 << 26  # of one image
 _MOST_POINTS = 10_000  # of one polygon: those of an annotation tool have some hundred
+_MOST_CORNERS = 100_000  # of one mask of run lengths: that of a crowd has some ten thousand
 _ENOUGH, _CORNERS = 10, 4  # objects that show what the lines are; points of an oriented box, which is a polygon
 _OVERSHOOT = 1e-3  # of the image's side: what rounding in exporters leaves; it is cut off
 _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
+def _folders(folder: Path, beside: str) -> tuple[Path, Path]:
+    """Return where the images are and where their labels or masks are, if they are there.
+
+    Both are in the folder; or it is `images`, or lies in it, and the path of the other has `beside` in that place.
+    """
+    parts = folder.absolute().parts
+    if IMAGES in parts and not is_folder(folder / IMAGES):
+        place = len(parts) - 1 - parts[::-1].index(IMAGES)
+        return folder, Path(*parts[:place], beside, *parts[place + 1 :])
+    return folder / IMAGES, folder / beside
+
+
 def _pairs(folder: Path, beside: str, suffix: str) -> tuple[list[tuple[Path, Path | None]], tuple[Skipped, ...]]:
     """Return each image with the file of its name in the folder `beside` its own, and the files there without one."""
-    files = {path.relative_to(folder / beside): path for path in files_below(folder / beside)}
+    home, theirs = _folders(folder, beside)
+    files = {path.relative_to(theirs): path for path in files_below(theirs)}
     files = {name.with_suffix(""): path for name, path in files.items() if path.suffix.lower() == suffix}
-    images = {path: path.relative_to(folder / IMAGES).with_suffix("") for path in files_below(folder / IMAGES)}
+    images = {path: path.relative_to(home).with_suffix("") for path in files_below(home)}
     pairs = [(path, files.get(name)) for path, name in images.items() if is_candidate(path)]
     lonely = set(files.values()) - {path for _, path in pairs}
     return pairs, tuple(Skipped(path, f"no image of this name in {IMAGES}/") for path in sorted(lonely))
@@ -335,7 +439,11 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     if pairs and not any(label for _, label in pairs):
         expected = f"expected {LABELS}/NAME.txt for {IMAGES}/NAME.jpg"
         raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
-    truths = [_read_boxes(label, names) for _, label in pairs]
+    rows = [_rows(label, names) for _, label in pairs]
+    has_keypoints = not names.keypoints and _have_keypoints([row.values for of in rows for row in of])
+    truths = [
+        _box_truth([_object(row, names, has_keypoints=has_keypoints) for row in of], relative=True) for of in rows
+    ]
     outlines = [outline for truth in truths for outline in truth.outlines or ()]
     if len(outlines) >= _ENOUGH and _are_boxes_with_keypoints(outlines):
         raise DataError(
@@ -357,21 +465,47 @@ def _are_boxes_with_keypoints(outlines: Sequence[NDArray[np.float64]]) -> bool:
     return bool((is_inside | (points == 0).all(axis=2)).all())
 
 
-def _read_boxes(path: Path | None, names: ClassNames) -> BoxTruth:
-    """Return the objects of one image; without a file there are none."""
-    lines = read_text(path).split("\n") if path else []
-    numbered = [(f"{path}: line {n}", line.split()) for n, line in enumerate(lines, start=1)]
-    return _box_truth([_object(fields, names, where) for where, fields in numbered if fields], relative=True)
+class _Row(NamedTuple):
+    """One line of a label file: where it stands, its class, and the float64 numbers behind that."""
+
+    where: str
+    class_id: int
+    values: NDArray[np.float64]
 
 
-def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
+def _rows(path: Path | None, names: ClassNames) -> list[_Row]:
+    """Return the lines of the label file of one image; without a file there are none."""
+    lines = read_text(path, _MOST_BYTES_OF_ROWS).split("\n") if path else []
+    if len(lines) > _MOST_ROWS:
+        raise DataError(f"{path}: has {len(lines)} lines, expected {_MOST_ROWS} objects or fewer in one image")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        where, fields = f"{path}: line {number}", line.split()
+        numbers = [finite_number(field) for field in fields[1:]]
+        if None in numbers:
+            raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
+        if fields:
+            rows.append(_Row(where, _numbered(fields[0], names, where, "class"), np.array(numbers, np.float64)))
+    return rows
+
+
+def _have_keypoints(values: Sequence[NDArray[np.float64]]) -> bool:
+    """Tell whether a data set's lines are boxes with keypoints, each with a third number 0, 1 or 2 for its visibility.
+
+    A polygon's points at the edges of its image look like it, but hardly those of all its polygons.
+    """
+    long = [one for one in values if len(one) > 4]
+    given = len(long[0]) if long else 0
+    if given % 3 != 1 or (given % 2 == 0 and given <= 10) or {len(one) for one in long} != {given}:
+        return False
+    table = np.array(long)
+    return bool(np.isin(table[:, 6::3], (0, 1, 2)).all() and table[:, 2:4].min() > 0)
+
+
+def _object(row: _Row, names: ClassNames, *, has_keypoints: bool) -> _Object:
     """Return the object of one line, whose coordinates are 0-1."""
-    numbers = [finite_number(field) for field in fields[1:]]
-    class_id = _numbered(fields[0], names, where, "class")
-    if None in numbers:
-        raise DataError(f"{where}: {shown(fields[1 + numbers.index(None)])} is no number")
-    values = np.array(numbers, np.float64)
-    width = _width_of_keypoints(values, names.keypoints, where)
+    where, class_id, values = row
+    width = 3 if has_keypoints and len(values) > 4 else _width_of_keypoints(values, names.keypoints, where)
     if len(values) > 4 and not width:
         outline = values.reshape(-1, 2)
         if len(outline) > _MOST_POINTS:
@@ -386,18 +520,18 @@ def _object(fields: Sequence[str], names: ClassNames, where: str) -> _Object:
         box_xyxy = _extent(np.stack([middle - size / 2, middle + size / 2]), "the box", where)
     if not width:
         return _Object(box_xyxy, class_id)
-    points = np.pad(values[4:].reshape(-1, width), [(0, 0), (0, 3 - width)], constant_values=1)
-    points[:, 2] = points[:, 2] > 0
+    points = values[4:].reshape(-1, width)
+    if width == 3 and not np.isin(points[:, 2], (0, 1, 2)).all():
+        raise DataError(f"{where}: the third number of a keypoint, its visibility, is not 0, 1 or 2")
+    is_labelled = points[:, 2] > 0 if width == 3 else (points > 0).any(axis=1)
+    points = np.column_stack([points[:, :2], is_labelled])
     if points[:, 2].any():
         _extent(points[points[:, 2] > 0, :2], "the keypoints", where)
     return _Object(box_xyxy, class_id, keypoints=points)
 
 
 def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> int:
-    """Return how many numbers each keypoint behind a box has, 2 or 3; 0 where there is a box alone, or a polygon.
-
-    Without the model's `count` a row has keypoints if every third number says 0, 1 or 2, how visible one is.
-    """
+    """Return how many numbers each of `count` keypoints behind a box has, 2 or 3; 0 for a box alone, or a polygon."""
     given = len(values)
     if count and given != 4:
         if given not in (4 + 2 * count, 4 + 3 * count):
@@ -406,10 +540,9 @@ def _width_of_keypoints(values: NDArray[np.float64], count: int, where: str) -> 
                 f"{5 + 3 * count} with the model's {count} keypoints"
             )
         return (given - 4) // count
-    if given > 4 and given % 3 == 1 and (given % 2 or given > 10) and np.isin(values[6::3], (0, 1, 2)).all():
-        return 3
     if given < 4 or given % 2:
-        raise DataError(f"{where}: has {given + 1} numbers, expected 5: class x y width height")
+        forms = "5: class x y width height, or for a polygon an odd number from 7: class x1 y1 x2 y2 x3 y3 …"
+        raise DataError(f"{where}: has {given + 1} numbers, expected {forms}")
     return 0
 
 
@@ -440,7 +573,7 @@ def _has_file(name: str) -> Callable[[Path, ClassNames], bool]:
 
 
 def _has_folder(name: str) -> Callable[[Path, ClassNames], bool]:
-    return lambda folder, _: is_folder(folder / IMAGES) and is_folder(folder / name)
+    return lambda folder, _: all(map(is_folder, _folders(folder, name)))
 
 
 FORMATS: dict[Format, LabelFormat] = {

@@ -74,7 +74,8 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
         if not is_file(path):
             raise DataError(f"{path}: no such folder, or .json of COCO")
         if path.suffix.lower() != ".json":
-            raise DataError(f"{path}: is a file, expected a folder of images or the .json of COCO")
+            hint = "; give the folder that its val: names" if path.suffix.lower() in (".yaml", ".yml") else ""
+            raise DataError(f"{path}: is a file, expected a folder of images or the .json of COCO{hint}")
         return ["coco"]
     return [
         name

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.likeness import MATCH, MAX_DETECTIONS, Likeness, box_overlaps
+from edge_sdk_tools.evaluate.likeness import MATCH, MAX_DETECTIONS, Detail, Likeness, box_overlaps
 from edge_sdk_tools.evaluate.statistics import Statistic, Weights, quotient
 
 IOUS = np.linspace(MATCH, 0.95, 10)
@@ -34,18 +34,20 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
         confidences: float64 (N,).
         class_ids: int64 (N,).
         likeness: similarity of their details to those of the image's labelled objects; None where either has none.
+        detail: what the detector tells of objects beyond boxes; None if nothing.
     """
 
     boxes_xyxy: NDArray[np.float64]
     confidences: NDArray[np.float64]
     class_ids: NDArray[np.int64]
     likeness: Likeness | None = None
+    detail: Detail | None = None
 
     def above(self, confidence: float) -> Boxes:
         """Return the boxes with at least this confidence."""
         keep = self.confidences >= confidence
         likeness = self.likeness and self.likeness._replace(values=self.likeness.values[keep])
-        return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep], likeness)
+        return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep], likeness, self.detail)
 
 
 class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):

@@ -126,6 +126,20 @@ class DetectionMetrics(TaskMetrics):
         true, found, confidences = met[:, 0].astype(np.int64), met[:, 1].astype(np.int64), met[:, 2]
         return other_classes("objects", true, found, confidences, observed.answers) or _other_sizes(pairs)
 
+    def unmeasured(self, observed: Observed) -> str:
+        """Return which mean average precision of the first model needs labels that some objects lack; else ""."""
+        images = zip(_all_boxes(observed, 0), observed.dataset.images.images, strict=True)
+        seen = [(boxes.detail, boxes.likeness, image.path.name) for boxes, image in images if boxes.detail is not None]
+        lacking = [(detail, name) for detail, likeness, name in seen if likeness is None]
+        if lacking:
+            detail, first = lacking[0]
+            where = f"{len(lacking)} of {len(seen)} images are labelled without, the first is {first}"
+            return f"{detail.name} mAP is not measured, for which each object needs {detail.needs}: objects of {where}"
+        no_points = [labelled.no_points for _, labelled in _with_truths(observed, 0) if labelled.no_points is not None]
+        if seen and no_points and np.concatenate(no_points).all():
+            return "pose mAP is not measured, because not one keypoint is labelled"
+        return ""
+
     def compared(self, observed: Observed) -> int:
         """Count the reference's detections."""
         return int(_pair_counts(observed)[:, 2].sum())
@@ -198,7 +212,7 @@ def _boxes(participant: Participant, answer: Answer, labelled: Objects | None) -
     found, class_ids = _common(participant, answer)
     objects = Objects.found(found)
     likeness = likeness_of(objects, labelled) if labelled else None
-    return Boxes(objects.boxes_xyxy, found.confidence.astype(np.float64), class_ids, likeness)
+    return Boxes(objects.boxes_xyxy, found.confidence.astype(np.float64), class_ids, likeness, objects.detail)
 
 
 def _all_boxes(observed: Observed, which: int) -> list[Boxes]:

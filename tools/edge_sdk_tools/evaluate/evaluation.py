@@ -40,6 +40,8 @@ def warnings_about(observed: Observed) -> tuple[str, ...]:
         )
     if observed.dataset.conflicts:
         doubts.append(f"images of equal content with different labels: {observed.dataset.conflicts}, the first counts")
+    if observed.dataset.truths and (unmeasured := TASKS[observed.task].unmeasured(observed)):
+        doubts.append(unmeasured)
     return tuple(doubts)
 
 

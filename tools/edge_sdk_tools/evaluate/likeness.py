@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.core.errors import DataError
 from edge_sdk.core.frame import Detections
 from edge_sdk_tools.datasets.dataset import BoxTruth
 from edge_sdk_tools.evaluate.statistics import quotient
@@ -26,6 +27,7 @@ MAX_DETECTIONS, MAX_POSES = 100, 20
 
 _COCO_SIGMAS = (26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89)  # thousandths, of 17 keypoints
 _SEEN = 0.5  # least confidence of a compared keypoint
+_MOST_CROSSINGS = 20_000_000  # of a polygon's sides with rows of pixels: 10,000 points over 2,000 rows
 _FILLED = 0.53  # share of a box that an object without a mask is assumed to fill, as by Ultralytics
 
 
@@ -37,12 +39,16 @@ class Objects(NamedTuple):
         keypoints: float64 (N, K, 3), x, y and a confidence 0-1; of labels 1 for a labelled point, else 0.
         mask: (index) -> left, top and uint8 (height, width), 1 on the object.
         corners: float32 (N, 4, 2), of oriented boxes.
+        areas_px: float64 (N,), of what each object fills of its box.
+        crowd: bool (N,), whether a label is around many objects.
     """
 
     boxes_xyxy: NDArray[np.float64]
     keypoints: NDArray[np.float64] | None = None
     mask: Callable[[int], tuple[int, int, NDArray[np.uint8]]] | None = None
     corners: NDArray[np.float32] | None = None
+    areas_px: NDArray[np.float64] | None = None
+    crowd: NDArray[np.bool_] | None = None
 
     @classmethod
     def found(cls, found: Detections) -> Objects:
@@ -55,16 +61,23 @@ class Objects(NamedTuple):
             found.corners,
         )
 
+    @property
+    def detail(self) -> Detail | None:
+        """The detail that these objects have; None if they have boxes alone."""
+        return next((detail for detail in DETAILS if getattr(self, detail.field) is not None), None)
+
     @classmethod
     def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int]) -> Objects:
         """Return what is labelled on an image of this size; an oriented box is the smallest one around a polygon."""
         truth = truth.in_pixels(size_wh)
+        known = cls(truth.boxes_xyxy, areas_px=truth.areas_px, crowd=truth.crowd)
         outlines, points = truth.outlines, truth.keypoints
+        if points is not None:
+            known = known._replace(keypoints=np.array(points or np.empty((0, 0, 3))))
         if outlines is None:
-            return cls(truth.boxes_xyxy, None if points is None else np.array(points or np.empty((0, 0, 3))))
+            return known
         corners = [cv2.boxPoints(cv2.minAreaRect(outline.astype(np.float32))) for outline in outlines]
-        return cls(
-            truth.boxes_xyxy,
+        return known._replace(
             mask=lambda index: filled(outlines[index], size_wh),
             corners=np.array(corners, np.float32).reshape(-1, 4, 2),
         )
@@ -75,12 +88,16 @@ class Detail(NamedTuple):
 
     Attributes:
         name: its word in the names of metrics by labels: `mask` of `mask mAP50-95`.
+        field: where `Objects` has it.
+        needs: what a label must have, in words.
         agreement: name of the mean similarity of two models' matched objects.
         alike: (found, reference) -> similarity of each pair, float64 (N, M), 0-1; None where one side lacks the detail.
         most: most detections of a class in an image that count by labels.
     """
 
     name: str
+    field: str
+    needs: str
     agreement: str
     alike: Callable[[Objects, Objects], NDArray[np.float64] | None]
     most: int = MAX_DETECTIONS
@@ -132,7 +149,7 @@ def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None
     count = theirs.shape[1]
     sigmas = np.array(_COCO_SIGMAS) / 1000 if count == len(_COCO_SIGMAS) else np.full(count, 1 / count)
     first, last = reference.boxes_xyxy[:, None, :2], reference.boxes_xyxy[:, None, 2:]
-    area = _FILLED * (last - first).prod(axis=2)
+    area = _FILLED * (last - first).prod(axis=2) if reference.areas_px is None else reference.areas_px[:, None]
     is_seen = theirs[:, :, 2] >= _SEEN
     is_lost = np.logical_not(is_seen.any(axis=1, keepdims=True))
     places = mine[:, None, :, :2]
@@ -145,21 +162,25 @@ def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None
 
 
 def _masks(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
-    """Return the intersection over union of masks in the image's pixels, 0 where it is certainly below `MATCH`."""
+    """Return the intersection over union of masks in the image's pixels, 0 where it is certainly below `MATCH`.
+
+    In a crowd it is the share of a found mask that lies in it.
+    """
     if found.mask is None or reference.mask is None:
         return None
-    values = np.zeros((len(found.boxes_xyxy), len(reference.boxes_xyxy)))
-    theirs = [reference.mask(index) for index in range(values.shape[1])]
-    areas = np.array([np.count_nonzero(seen) for _, _, seen in theirs])
     # A mask does not reach beyond the pixels that its box touches.
     touched = (boxes + np.array([-1, -1, 1, 1]) for boxes in (found.boxes_xyxy, reference.boxes_xyxy))
-    near = (_shared(*touched) >= MATCH * areas) & (areas > 0)
-    for index in np.flatnonzero(near.any(axis=1)).tolist():
-        mine = found.mask(index)
-        area = np.count_nonzero(mine[2])
-        for other in np.flatnonzero(near[index]).tolist():
-            both = _common(mine, theirs[other])
-            values[index, other] = both / (area + areas[other] - both)
+    shared = _shared(*touched)
+    values = np.zeros_like(shared)
+    for other in np.flatnonzero(shared.any(axis=0)).tolist():  # one mask at a time: it may be as large as the image
+        is_crowd = reference.crowd is not None and bool(reference.crowd[other])
+        theirs = reference.mask(other)
+        wanted = np.count_nonzero(theirs[2])
+        near = shared[:, other] >= (1 if is_crowd else MATCH * wanted)
+        for index in np.flatnonzero(near).tolist() if wanted else ():
+            mine = found.mask(index)
+            area, both = np.count_nonzero(mine[2]), _common(mine, theirs)
+            values[index, other] = both / (area if is_crowd else area + wanted - both)
     return values
 
 
@@ -180,30 +201,63 @@ def filled(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int,
     (left, top), (right, bottom) = bounds.tolist()
     here = outline - 0.5 - bounds[0]
     there = np.roll(here, -1, axis=0)
-    rows = np.arange(bottom - top)
-    side, row = ((here[:, 1:] <= rows) != (there[:, 1:] <= rows)).nonzero()
+    is_up = here[:, 1:] > there[:, 1:]  # a way that is gone twice must cross rows at the same places
+    here, there = np.where(is_up, there, here), np.where(is_up, here, there)
+    first, last = (np.ceil(ends[:, 1]).clip(0, bottom - top).astype(int) for ends in (here, there))
+    crossed = last - first  # rows of each side
+    if crossed.sum() > _MOST_CROSSINGS:
+        raise DataError(f"a polygon of {len(here)} points crosses {crossed.sum()} rows of the image; simplify it")
+    side = np.repeat(np.arange(len(here)), crossed)
+    row = np.arange(len(side)) + np.repeat(first - np.cumsum(crossed) + crossed, crossed)
     part = (row - here[side, 1]) / (there[side, 1] - here[side, 1])
     crossings = np.ceil(here[side, 0] + part * (there[side, 0] - here[side, 0])).clip(0, right - left).astype(int)
-    width = right - left + 1
-    counts = np.bincount(row * width + crossings, minlength=len(rows) * width).reshape(len(rows), width)
-    return left, top, (counts.cumsum(axis=1)[:, :-1] & 1).astype(np.uint8)
+    turns = np.zeros((bottom - top, right - left + 1), np.uint8)
+    np.bitwise_xor.at(turns, (row, crossings), 1)
+    return left, top, np.bitwise_xor.accumulate(turns, axis=1)[:, :-1]
 
 
 def _corners(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
-    """Return the intersection over union of oriented boxes."""
+    """Return the intersection over union of oriented boxes, 0 where it is certainly below `MATCH`."""
     if found.corners is None or reference.corners is None:
         return None
-    values = np.zeros((len(found.corners), len(reference.corners)))
-    for i, j in np.argwhere(_shared(found.boxes_xyxy, reference.boxes_xyxy) > 0).tolist():
-        mine, theirs = found.corners[i], reference.corners[j]
-        both, _ = cv2.intersectConvexConvex(mine, theirs)
-        either = cv2.contourArea(mine) + cv2.contourArea(theirs) - both
-        values[i, j] = both / either if either > 0 else 0.0
+    sides = (found.corners, reference.corners)
+    areas = [np.array([cv2.contourArea(corners) for corners in of], np.float64) for of in sides]
+    both = areas[0][:, None] + areas[1]
+    around = [np.concatenate([of.min(axis=1), of.max(axis=1)], axis=1).astype(np.float64) for of in sides]
+    near = _shared(*around) >= both * MATCH / (1 + MATCH) * (1 - 1e-6)  # but for rounding
+    values = np.zeros_like(both)
+    for i, j in np.argwhere(near & (both > 0)).tolist():
+        common = _common_area(found.corners[i], reference.corners[j])
+        values[i, j] = common / (both[i, j] - common)
     return values
 
 
+def _common_area(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    """Return the area that two convex polygons, float32 (corners, 2), share, by clipping one at each side of the other.
+
+    The method is that of Sutherland and Hodgman (1974). OpenCV's `intersectConvexConvex` returns more than either area,
+    or nothing, for some pairs that share sides.
+    """
+    points, sides = a.astype(np.float64), b.astype(np.float64)
+    if cv2.contourArea(b, oriented=True) < 0:
+        sides = sides[::-1]
+    for start, end in zip(sides, np.roll(sides, -1, axis=0), strict=True):
+        (x, y), (dx, dy) = (points - start).T, end - start
+        depth = dx * y - dy * x
+        following, next_depth = np.roll(points, -1, axis=0), np.roll(depth, -1)
+        is_inside = depth >= 0
+        is_cut = is_inside != np.roll(is_inside, -1)
+        part = np.divide(depth, depth - next_depth, out=np.zeros_like(depth), where=is_cut)
+        cuts = points + part[:, None] * (following - points)
+        points = np.stack([points, cuts], axis=1)[np.stack([is_inside, is_cut], axis=1)]
+        if len(points) < 3:
+            return 0.0
+    (x, y), (next_x, next_y) = (points - points[0]).T, (np.roll(points, -1, axis=0) - points[0]).T
+    return float(abs((x * next_y - y * next_x).sum()) / 2)
+
+
 DETAILS = (
-    Detail("pose", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
-    Detail("mask", "masks of those matched (IoU)", _masks),
-    Detail("oriented", "oriented boxes of those matched (IoU)", _corners),
+    Detail("pose", "keypoints", "keypoints", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
+    Detail("mask", "mask", "a mask or polygon", "masks of those matched (IoU)", _masks),
+    Detail("oriented", "corners", "a polygon", "oriented boxes of those matched (IoU)", _corners),
 )

@@ -152,6 +152,10 @@ class TaskMetrics(ABC):
         """Return what labels show to be wrong in the first model's description, with what to do; "" for nothing."""
         return ""
 
+    def unmeasured(self, _observed: Observed) -> str:
+        """Return which of the first model's figures the labels do not allow, and why; "" for none."""
+        return ""
+
     def compared(self, observed: Observed) -> int:
         """Return how many things of the reference were compared."""
         return len(observed.records)

@@ -291,7 +291,10 @@ class _Observer:
         answers = [self._answer(index, which, image) for which in range(len(self._models))]
         truths = self._dataset.truths
         answered = list(zip(self._participants, answers, strict=True))
-        rows, between = self._participants[0].keep(answered, truths[index] if truths else None)
+        try:
+            rows, between = self._participants[0].keep(answered, truths[index] if truths else None)
+        except DataError as cause:
+            raise DataError(f"{self._dataset.images.images[index].path}: {cause}") from None
         size_wh = (image.shape[1], image.shape[0])
         fingerprints = tuple(_fingerprint(answer) for answer in answers)
         products = products_of(answers[0].outputs, answers[1].outputs) if self._alike else ()
@@ -300,11 +303,12 @@ class _Observer:
     def _answer(self, index: int, which: int, image: Image) -> Answer:
         answer = self._models[which](image)
         for number, output in enumerate(answer.outputs):
-            if np.issubdtype(output.dtype, np.floating) and np.isnan(output).any():
+            # Minus infinity is what some models use for "never".
+            if np.issubdtype(output.dtype, np.floating) and not np.isfinite(output.max(initial=0)):
                 name, path = self._participants[which].subject.name, self._dataset.images.images[index].path
                 raise ModelError(
-                    f"{name}: output {number} is NaN for {path}; check the weights with `edge-sdk check`, then "
-                    "input.mean and input.std"
+                    f"{name}: output {number} is NaN or infinite for {path}; check the weights with `edge-sdk check`, "
+                    "then input.mean and input.std"
                 )
         return answer
 

@@ -21,6 +21,7 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import EdgeError, ModelError, OutputError, UsageError, one_line
+from edge_sdk.core.toml import shown
 from edge_sdk.tasks.decoders import TABLE, make_stage
 from edge_sdk.tasks.outputs import Decoder
 from edge_sdk.tasks.spec import TRAITS, ClassificationSpec, DetectionSpec, Task, TaskSpec, Thresholds
@@ -291,6 +292,10 @@ def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | N
     known = "text" if is_text else ULTRALYTICS_TASKS.get(said or "")
     if task is not None and task not in get_args(Task):
         raise UsageError(f"--task {task}: expected one of {', '.join(get_args(Task))}")
+    if said == "pose" and _keypoints(report.metadata) is None:
+        points = shown(report.metadata.get("kpt_shape", ""))
+        what = f"its metadata say task pose and kpt_shape {points}"
+        raise ModelError(f"{model}: {what}, expected [points, 2 or 3]; export it again")
     if known and task and known != task:
         what = f"its metadata say {known} (task {said or known})"
         raise ModelError(f"{model}: {what}, and --task says {task}; leave one out")
@@ -326,10 +331,10 @@ def _recognised(
     readings.sort(key=lambda reading: reading.is_shown is not True)
     if re.search("rt-?detr", report.metadata.get("description", ""), re.IGNORECASE):
         readings = [r for r in readings if r.decoder.startswith("detr")]  # rows look like those of other detectors
-    shown = ", ".join(show_shape(shape) for shape in shapes)
+    listed = ", ".join(show_shape(shape) for shape in shapes)
     if not readings:
         raise ModelError(
-            f"{model}: outputs {shown} are those of no decoder{f' for {task}' if task else ''} at "
+            f"{model}: outputs {listed} are those of no decoder{f' for {task}' if task else ''} at "
             f"{given.size_wh[0]}x{given.size_wh[1]}{resemblance(report.outputs, given.size_wh)}; "
             + (f"if it is one for {' or '.join(vague)}, say so with --task; " if vague and not task else "")
             + "docs/model-toml.md has what each decoder reads: write the model.toml by hand"
@@ -341,7 +346,7 @@ def _recognised(
     fitting = [reading for reading in readings if reading.class_count in (None, names)]
     if not fitting:
         raise ModelError(
-            f"{model}: its metadata name {names} classes, and its outputs {shown} have {readings[0].class_count} for "
+            f"{model}: its metadata name {names} classes, and its outputs {listed} have {readings[0].class_count} for "
             f"{readings[0].decoder}; give --decoder, or export it again"
         )
     return fitting[0]

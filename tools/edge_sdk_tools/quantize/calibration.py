@@ -319,7 +319,7 @@ def _few(activations: Activations) -> str:
 
 def _one_class(activations: Activations, labels: Sequence[str], known: Sequence[str]) -> str:
     """Say so where all images are of one class, by their files or else by what the model sees."""
-    if len(labels) < 2 or activations.different < 2:
+    if len(labels) < 2 or activations.different < 2 or not activations.histograms:
         return ""
     seen = set(known) or {labels[place] for place in activations.answers}
     if len(seen) > 1:

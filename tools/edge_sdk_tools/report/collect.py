@@ -59,9 +59,9 @@ _CAPTION_PX, _GAP_PX, _LEAST_WIDTH_PX = 26, 8, 64
 _GROUND = (46, 40, 36)  # BGR, dark in a light page and in a dark one
 _INK = (235, 235, 235)
 _JPEG_QUALITY = 85
-_FLOAT_FILES = {
-    ".onnx": ("ONNX file", "FP32, arranged for its CPU by the device that loads it"),
-    ".ort": ("ORT file", "FP32, style Fixed"),
+_FILES = {
+    ".onnx": ("ONNX file", "arranged for its CPU by the device that loads it"),
+    ".ort": ("ORT file", "style Fixed"),
 }
 _PICTURES = 6
 _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
@@ -223,14 +223,15 @@ def _change_from_teacher(distilled: Distilled | None) -> Interval | None:
 def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
     first, recipe = steps.first, int8.recipe.text
     taken = f"{steps.input.dtype} {steps.input.layout} {steps.input.color}"
+    name, style = _FILES[first.converted.model.suffix]
     if first.precision == "int8":
         return [
             Step(kind="int8", name="INT8", what=recipe, size_mb=_megabytes(int8.onnx)),
-            _measured("ort", "ORT file", f"style Fixed, takes {taken}", first.proof, shipped=True),
+            _measured("ort", name, f"{style}, takes {taken}", first.proof, shipped=True),
         ]
     return [
         _measured("int8", "INT8", f"{recipe}, not carried", int8.proof),
-        _measured("ort", *_FLOAT_FILES[first.converted.model.suffix], first.proof, shipped=True),
+        _measured("ort", name, f"FP32, {style}", first.proof, shipped=True),
     ]
 
 
