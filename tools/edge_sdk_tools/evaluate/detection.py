@@ -133,8 +133,8 @@ class DetectionMetrics(TaskMetrics):
         lacking = [(detail, name) for detail, likeness, name in seen if likeness is None]
         if lacking:
             detail, first = lacking[0]
-            where = f"{len(lacking)} of {len(seen)} images are labelled without, the first is {first}"
-            return f"{detail.name} mAP is not measured, for which each object needs {detail.needs}: objects of {where}"
+            lack = f"which objects in {len(lacking)} of {len(seen)} images lack, first in {first}"
+            return f"{detail.name} mAP is not measured: it needs {detail.needs} for each labelled object, {lack}"
         no_points = [labelled.no_points for _, labelled in _with_truths(observed, 0) if labelled.no_points is not None]
         if seen and no_points and np.concatenate(no_points).all():
             return "pose mAP is not measured, because not one keypoint is labelled"
