@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -118,6 +118,10 @@ class ClassTruth(Truth, frozen=True):
     class_id: int
 
 
+MOST_POINTS = 10_000
+"""The most points of one polygon: those of an annotation tool have some hundred."""
+
+
 class BoxTruth(Truth, frozen=True, eq=False):
     """The objects in one image; N may be 0.
 
@@ -152,6 +156,34 @@ class BoxTruth(Truth, frozen=True, eq=False):
             outlines=None if outlines is None else tuple(points * sides for points in outlines),
             keypoints=None if keypoints is None else tuple(points * [*sides, 1] for points in keypoints),
         )
+
+
+class LabelledObject(NamedTuple):
+    """One object; its box may be around many (`is_crowd`). Outline, keypoints and area are as in `BoxTruth`."""
+
+    box_xyxy: tuple[float, ...]
+    class_id: int
+    is_crowd: bool = False
+    outline: NDArray[np.float64] | None = None
+    keypoints: NDArray[np.float64] | None = None
+    area: float | None = None
+
+
+def box_truth(objects: Sequence[LabelledObject], *, relative: bool) -> BoxTruth:
+    """Return the objects of one image as their truth, with the outlines, keypoints or areas that all of them have."""
+    outlines = tuple(one.outline for one in objects if one.outline is not None)
+    keypoints = tuple(one.keypoints for one in objects if one.keypoints is not None)
+    areas = [one.area for one in objects]
+    are_alike = len(keypoints) == len(objects) and len(set(map(len, keypoints))) < 2
+    return BoxTruth(
+        np.array([one.box_xyxy for one in objects], np.float64).reshape(-1, 4),
+        np.array([one.class_id for one in objects], np.int64),
+        np.array([one.is_crowd for one in objects], np.bool_),
+        relative,
+        outlines if len(outlines) == len(objects) else None,
+        keypoints if are_alike else None,
+        None if None in areas else np.array(areas, np.float64),
+    )
 
 
 def same_truth(a: Truth | None, b: Truth | None) -> bool:
