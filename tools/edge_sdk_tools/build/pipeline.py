@@ -34,16 +34,16 @@ from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 from edge_sdk_tools.prove.golden import replay_in, replay_variants
-from edge_sdk_tools.prove.parity import Forms, StepKind, measure_chain
+from edge_sdk_tools.prove.parity import Chain, StepKind, measure_chain
 from edge_sdk_tools.quantize.calibration import Activations
 from edge_sdk_tools.quantize.forms import signs_activations
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
-from edge_sdk_tools.report.collect import Compared, Steps, report_of
+from edge_sdk_tools.report.collect import Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.report.schema import BuildReport, to_json
 from edge_sdk_tools.search.gates import check_size
 from edge_sdk_tools.search.search import RecipeSearch, Search, claim, cross_validate
-from edge_sdk_tools.search.sensitivity import local_noise
+from edge_sdk_tools.search.sensitivity import LayerNoise, local_noise
 from edge_sdk_tools.search.shipped_form import InputTrial, choose_input, fit_to_core
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
@@ -106,9 +106,9 @@ def build(
         # Where nothing held, the float model is measured like the others.
         chosen = search.chosen or make_variants(model, [Recipe(precision="fp32")], lambda _: {})[0]
         first, taken = _fit(chosen, target, folder.work)
-        first, compared = _compare(model, distilled, activations, search, first)
+        first, chain, noise = _compare(model, distilled, activations, search, first)
         made = make_others(variants, sizes, model, first, images.calibration, requires_int8=require_int8)
-        steps = Steps(model, images, checked, distilled, search, made, taken, *compared)
+        steps = Steps(model, images, checked, distilled, search, made, taken, chain, noise)
         report = report_of(steps)
         manifest = _write(folder, steps, report, runtimes, bundle_version or int(time.time()))
         _replay(folder.preview(manifest), prove_runtimes, on_progress)
@@ -135,20 +135,27 @@ def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVarian
 
 def _compare(
     model: VariantSpec, distilled: Distilled | None, activations: Activations, search: Search, first: ModelVariant
-) -> tuple[ModelVariant, Compared]:
+) -> tuple[ModelVariant, Chain, tuple[LayerNoise, ...]]:
     """Requires the file that ships; ensures that its size and time are within their gates, and compares all forms."""
     files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
     simplified, shown = model.simplified, search.int8
     files |= {"fp32": simplified.given, "simplified": simplified.path, "int8": shown.onnx, "ort": first.converted.model}
-    forms = Forms(model.fp32.session, files, first.precision == "int8", first.tensor)
-    int8 = onnx.load(shown.onnx)
-    with measure_chain(forms, first.proof.images, model.spec, model.target, model.counter) as finish:
+    with measure_chain(
+        model.fp32.session,
+        files,
+        first.proof.images,
+        model.spec,
+        model.target,
+        model.counter,
+        ships_int8=first.precision == "int8",
+        taken=first.tensor,
+    ) as finish:
         estimate = model.estimate(first.converted.model)
-        noise = local_noise(simplified, activations, int8)
+        noise = local_noise(simplified, activations, onnx.load(shown.onnx))
         chain = finish()
     check_size(model.spec.gates, first.proof.model_mb)
     check_latency(estimate, model.target, model.latency_budget_ms)
-    return msgspec.structs.replace(first, estimate=estimate), Compared(int8, chain, noise)
+    return msgspec.structs.replace(first, estimate=estimate), chain, noise
 
 
 def _write(
@@ -159,7 +166,7 @@ def _write(
     folder.add_labels(steps.checked.labels)
     folder.add(HTML_FILE, render_html(report).encode())
     folder.add(JSON_FILE, to_json(report))
-    return manifest_of(steps, variants, folder, runtimes, bundle_version)
+    return manifest_of(steps, report.created_at, variants, folder, runtimes, bundle_version)
 
 
 def _replay(bundle: Path, prove_runtimes: Sequence[str], on_progress: OnProgress) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -91,14 +90,19 @@ def _quality(one: ModelVariant) -> Quality | None:
 
 
 def manifest_of(
-    steps: Steps, variants: tuple[Variant, ...], folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
+    steps: Steps,
+    created_at: str,
+    variants: tuple[Variant, ...],
+    folder: BundleFolder,
+    runtimes: RuntimeRange,
+    bundle_version: int,
 ) -> Manifest:
     """Return what a device needs to know, from what the steps gave."""
     return described_manifest(
         steps.spec,
         steps.model.target,
         version=bundle_version,
-        created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        created_at=created_at,
         variants=variants,
         opset=steps.checked.opset,
         onnxruntime=runtimes,

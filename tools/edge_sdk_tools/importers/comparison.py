@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk_tools.check.report import show_shape
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_folder
 
@@ -138,12 +139,12 @@ class Runner:
         self._input_name = self._session.get_inputs()[0].name
         self._names = [str(output.name) for output in self._session.get_outputs()]
 
-    def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
+    def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
         """Run it on one input; gives the outputs by name, in order."""
         try:
             outputs = self._session.run(None, {self._input_name: tensor})
         except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            what = f"cannot run it on an input of {'x'.join(map(str, tensor.shape))}"
+            what = f"cannot run it on an input of {show_shape(tensor.shape)}"
             raise ModelError(f"{self.where}: ONNX Runtime {what}: {first_line(cause)}") from cause
         return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
 
@@ -221,48 +222,37 @@ def _worst(found: Sequence[OutputDifference]) -> OutputDifference:
     return msgspec.structs.replace(worst, relative=relative, on_images=on_images)
 
 
-class Original(Protocol):
-    """The original of an import, which its own framework runs."""
-
-    @property
-    def where(self) -> str:
-        """The input's name in error messages."""
-        ...
-
-    def __call__(self, tensor: Tensor, /) -> Mapping[str, Tensor]:
-        """The outputs by name, for one input; the caller may keep them."""
-        ...
+Original: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
+"""The original of an import, which its own framework runs: one input in, its outputs by name out, to be kept."""
 
 
-def observe(model: Original, probes: Sequence[Probe]) -> Observation:
-    """Run the model on every probe, and twice on those that are no real image.
+def observe(model: Original, where: str, probes: Sequence[Probe]) -> Observation:
+    """Run the model, which messages call `where`, on every probe, and twice on those that are no real image.
 
     A ModelError says that it fails, says something else the second time, or is not finite on a real image.
     """
-    said = [_observe_once(model, probe) for probe in probes]
+    said = [_observe_once(model, where, probe) for probe in probes]
     names = tuple(said[0])
     for probe, outputs in zip(probes, said, strict=True):
         if tuple(outputs) != names:
             raise ModelError(
-                f"{model.where}: has outputs {', '.join(outputs)} on input {probe.name!r} and {', '.join(names)} on "
+                f"{where}: has outputs {', '.join(outputs)} on input {probe.name!r} and {', '.join(names)} on "
                 f"{probes[0].name!r}, expected the same ones always"
             )
     return Observation(names, tuple(tuple(outputs.values()) for outputs in said))
 
 
-def _observe_once(model: Original, probe: Probe) -> Mapping[str, Tensor]:
+def _observe_once(model: Original, where: str, probe: Probe) -> Mapping[str, Tensor]:
     tensor = probe.make()
     outputs = model(tensor)
     again = outputs if probe.is_image else model(tensor)
     for name, value in outputs.items():
         if probe.is_image and not np.isfinite(value).all():
-            what = f"output {name!r} is not finite on {probe.name}"
-            raise ModelError(f"{model.where}: {what}; check mean, std and weights")
+            raise ModelError(f"{where}: output {name!r} is not finite on {probe.name}; check mean, std and weights")
         second = again.get(name)
-        is_same = second is not None and second.shape == value.shape
-        if second is None or not is_same or measure_difference("", probe, second, value)[1] is not None:
+        if second is None or second.shape != value.shape or measure_difference("", probe, second, value)[1] is not None:
             raise ModelError(
-                f"{model.where}: output {name!r} differs between two runs on input {probe.name!r}; it draws random "
+                f"{where}: output {name!r} differs between two runs on input {probe.name!r}; it draws random "
                 "numbers or remembers earlier inputs, take that out of it"
             )
     return outputs

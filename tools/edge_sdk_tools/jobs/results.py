@@ -16,7 +16,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -106,35 +106,24 @@ Outcomes: TypeAlias = Generator[tuple[str, Outcome], None, None]
 """Outcomes under their keys, as they come; closing it cancels the rest."""
 
 
-class Executor(Protocol):
-    """Does jobs, `at_once` of them, each of which may take so many threads that all share the cores."""
+class Executor:
+    """Does jobs, `at_once` of them, each of which may take so many threads that all share the cores.
 
-    threads_per_job: int
-    at_once: int
+    This one does them in this process, one after another.
+    """
+
+    at_once = 1
+
+    def __init__(self) -> None:
+        self.threads_per_job = len(os.sched_getaffinity(0))
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Do a job an item and yield the outcomes under their keys, as they come; closing it cancels the rest."""
-        ...
-
-    def close(self, *, interrupted: bool) -> None:
-        """Let the workers go, at once where something went wrong."""
-        ...
-
-
-class SerialExecutor:
-    """This process, one job after another."""
-
-    def __init__(self, cores: int) -> None:
-        self.threads_per_job = cores
-        self.at_once = 1
-
-    def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Do the jobs in the items' order."""
         for key, item in items.items():
             yield key, outcome_of(function, item, shared, key)
 
     def close(self, *, interrupted: bool) -> None:
-        """Do nothing: this process has no workers."""
+        """Let the workers go, at once where something went wrong; this process has none."""
 
 
 @functools.cache

@@ -397,18 +397,6 @@ _BOARD_IMAGES = 4
 _SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by less
 
 
-class Forms(msgspec.Struct, frozen=True, eq=False):
-    """The files of a model's forms, .onnx or .ort, when a build has made its choice.
-
-    `ort` is the one that ships, made of `int8` or else of `simplified`; it takes `taken` where others take float32.
-    """
-
-    fp32: Session
-    files: Mapping[StepKind, Path]
-    ships_int8: bool
-    taken: InputTensor | None = None
-
-
 class Chain(msgspec.Struct, frozen=True, eq=False):
     """What was measured, by step; a step that is missing was not.
 
@@ -440,25 +428,37 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
 
 @contextmanager
 def measure_chain(
-    forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
+    fp32: Session,
+    files: Mapping[StepKind, Path],
+    images: ImageSet,
+    spec: ModelSpec,
+    target: Target,
+    counter: Counter | None,
+    *,
+    ships_int8: bool,
+    taken: InputTensor | None,
 ) -> Iterator[Callable[[], Chain]]:
-    """Measure beside other work, except for latencies; the yielded function waits for the end."""
-    chosen = images.spread(CHAIN_IMAGES)
-    floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
-    tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
+    """Measure beside other work, except for latencies; the yielded function waits for the end.
+
+    `files` are the model's forms, .onnx or .ort, of which `ort` ships: made of `int8` or else of `simplified`, and it
+    takes `taken` where others take float32.
+    """
+    prepares = Prepare(spec.input), Prepare(spec.input, taken)
+    pictures = [image.read() for image in images.spread(CHAIN_IMAGES).images]
+    floats, own = ([one.normalise(one.resize(image)).copy() for image in pictures] for one in prepares)
+    tensors = list(zip(floats, own, strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
     parts = Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
-    kinds, shipped, cpu = list(forms.files), forms.files["ort"], core_of(target)
+    kinds, shipped, cpu = list(files), files["ort"], core_of(target)
     with ExitStack() as running:
         left_out, emulated = _why_not_emulated(target, counter), None
         if target.machine == "aarch64" and cpu and counter:
             try:
-                own = [own for _, own in few]
-                emulated = running.enter_context(board_outputs(counter, shipped, cpu, own, _SECONDS))
+                emulated = running.enter_context(board_outputs(counter, shipped, cpu, [x for _, x in few], _SECONDS))
             except OSError as cause:
                 left_out = f"not run: {cause.strerror or cause}"
-        memory = running.enter_context(peak_memory([forms.files[kind] for kind in kinds], shipped))
-        here = _forms_here(forms)
+        memory = running.enter_context(peak_memory([files[kind] for kind in kinds], shipped))
+        here = _forms_here(fp32, files, "int8" if ships_int8 else "simplified")
         changes = compare_forms(here, tensors, parts)
 
         def finish() -> Chain:
@@ -466,37 +466,26 @@ def measure_chain(
             if emulated is None:
                 return Chain(changes, peaks, cpu, left_out)
             try:
-                arm = _on_board(here, emulated(), few, parts)
+                said = emulated()
             except EdgeError as cause:
                 return Chain(changes, peaks, cpu, f"not run: {cause}")
+            answers = iter(said)
+            first, ort = here[0], msgspec.structs.replace(here[-1], against=None)
+            arm = compare_forms((first, ort, Form("arm", "ort", lambda _: next(answers))), few[: len(said)], parts)
             wrong = "not compared: its outputs have other shapes, or are no finite numbers"
             return Chain({**changes, **arm}, peaks, cpu, "" if arm else wrong)
 
         yield finish
 
 
-def _prepared(images: ImageSet, prepare: Prepare) -> list[Tensor]:
-    return [prepare.normalise(prepare.resize(image.read())).copy() for image in images.images]
-
-
-def _forms_here(forms: Forms) -> list[Form]:
-    before: StepKind = "int8" if forms.ships_int8 else "simplified"
+def _forms_here(fp32: Session, files: Mapping[StepKind, Path], before: StepKind) -> list[Form]:
     steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
-    made = [Form("fp32", None, _taking(forms.fp32.clone(), "fp32"))]
+    made = [Form("fp32", None, _taking(fp32.clone(), "fp32"))]
     for kind, against in steps:
-        session = Session(forms.files[kind].read_bytes(), SessionSettings(), kind)
+        session = Session(files[kind].read_bytes(), SessionSettings(), kind)
         made.append(Form(kind, against, _taking(session, kind)))
     return made
 
 
 def _taking(session: Session, kind: StepKind) -> Callable[[Inputs], Sequence[Tensor]]:
     return lambda inputs: session.run(inputs[kind == "ort"])
-
-
-def _on_board(
-    here: Sequence[Form], said: Sequence[tuple[Tensor, ...]], tensors: Sequence[Inputs], parts: Parts
-) -> dict[StepKind, OutputChange]:
-    answers = iter(said)
-    arm = Form("arm", "ort", lambda _: next(answers))
-    first, ort = here[0], msgspec.structs.replace(here[-1], against=None)
-    return compare_forms((first, ort, arm), tensors[: len(said)], parts)

@@ -12,9 +12,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from edge_sdk.core.logs import counted
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.parity import OutputChange, StepKind
-from edge_sdk_tools.report.schema import Candidate, LayerNoise, LayerSensitivity, Measure, OperatorSize, Step
+from edge_sdk_tools.report.schema import Candidate, LayerSensitivity, Measure, OperatorSize, Step
+from edge_sdk_tools.search.sensitivity import LayerNoise
 
 Tone: TypeAlias = Literal["fp32", "int8", "other", "loss", "gain", "float"]
 """What a bar stands for; the style sheet has a colour for each tone, in light and dark."""
@@ -167,13 +169,6 @@ def megabytes(size_mb: float | None) -> str | None:
     return f"{size_mb:,.0f}{_SPACE}MB" if size_mb >= 100 else f"{size_mb:.2f}{_SPACE}MB"
 
 
-def octets(size: int | None) -> str | None:
-    """Write a number of bytes as `4.99 MB`, `1.2 kB` or `16 B`."""
-    if size is None:
-        return None
-    return f"{size}{_SPACE}B" if size < 1000 else megabytes(size / 1e6)
-
-
 def decibels(ratio_db: float | None) -> str | None:
     """Write a ratio in decibels, such as `31.2 dB`."""
     return None if ratio_db is None else f"{_settled(ratio_db):.1f}{_SPACE}dB"
@@ -188,11 +183,6 @@ def relative(error: float | None) -> str | None:
     share = f"{100 * error:.2g}%" if error < 0.01 else f"{_settled(100 * error):.1f}%"
     shown = f"below{_SPACE}0.001%" if error < 1e-5 else share
     return f"{shown} ({decibels(-20 * math.log10(error))})"
-
-
-def images(count: int) -> str:
-    """Write `1 image`, `8 images`."""
-    return f"{count} image{'' if count == 1 else 's'}"
 
 
 def millions(count: float | None) -> str | None:
@@ -252,13 +242,13 @@ def _work(layer: LayerSensitivity | LayerNoise) -> str:
 
 def sizes(operators: Sequence[OperatorSize]) -> BarChart:
     """Return the chart of the bytes of weights by type of operator, FP32 above INT8."""
-    pairs = [[None if size is None else size / 1e6 for size in (op.fp32_bytes, op.int8_bytes)] for op in operators]
-    axis = axis_over([size for pair in pairs for size in pair if size is not None], least=1e-6)
+    axis = axis_over([size / 1e6 for one in operators for size in (one.fp32_bytes, one.int8_bytes)], least=1e-6)
     rows = []
-    for operator, pair in zip(operators, pairs, strict=True):
-        bars = _two_bars(axis, pair)
-        texts = [octets(size) or "not measured" for size in (operator.fp32_bytes, operator.int8_bytes)]
-        rows.append(Row(operator.operator, "", " → ".join(texts) if bars else None, bars))
+    for operator in operators:
+        both = (operator.fp32_bytes, operator.int8_bytes)
+        texts = [f"{size}{_SPACE}B" if size < 1000 else f"{megabytes(size / 1e6)}" for size in both]
+        bars = _two_bars(axis, [size / 1e6 for size in both])
+        rows.append(Row(operator.operator, "", " → ".join(texts), bars))
     return _chart("weights by type of operator", "MB", rows, axis, form="{:g}", factor=1)
 
 
@@ -317,7 +307,9 @@ def _shipped_chain(steps: Sequence[Step]) -> list[OutputChange]:
 
 def _own(axis: Axis, name: str, change: OutputChange, against: str) -> Row:
     inputs = "" if change.images == change.inputs else f"{change.inputs} inputs, "
-    beside = f"beside {against}, {inputs}{f'{change.images} of them images' if inputs else images(change.images)}"
+    beside = (
+        f"beside {against}, {inputs}{f'{change.images} of them images' if inputs else counted(change.images, 'image')}"
+    )
     if change.identical:
         return Row(name, beside, "not a bit differs", _bars(axis, 0.0, 0.0, "gain"))
     if change.relative_error is None:

@@ -238,7 +238,7 @@ class RecipeSearch:
 
     def _batches(self, items: list[T]) -> Iterator[list[T]]:
         """Yield batches of as many candidates as run at once, so that no model is made in vain."""
-        size = self._spec.job_runner.at_once
+        size = self._spec.job_runner.executor.at_once
         for start in range(0, len(items), size):
             yield items[start : start + size]
 

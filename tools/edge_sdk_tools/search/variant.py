@@ -63,7 +63,7 @@ class VariantSpec:
         self.spec, self.target = spec, target
         self.folder: Path | None = folder
         self.job_runner, self.counter, self.on_progress = job_runner, counter, on_progress
-        self.threads = job_runner.threads_per_job
+        self.threads = job_runner.executor.threads_per_job
         self._is_elsewhere = job_runner.is_elsewhere
         self.evaluation = carried(evaluation) if job_runner.is_elsewhere else evaluation
         fp32 = from_checked("the FP32 model", spec, checked)
