@@ -137,7 +137,7 @@ class BundleFolder:
 
     def add(self, name: str, data: bytes) -> None:
         """Write one file through to the disk and remember its size and hash."""
-        _write_through(self._content / name, data)
+        write_through(self._content / name, data)
         self._entries.append(FileEntry(name, len(data), hashlib.sha256(data).hexdigest()))
 
     def add_labels(self, labels: Labels) -> None:
@@ -151,7 +151,7 @@ class BundleFolder:
 
     def preview(self, manifest: Manifest) -> Path:
         """Write the present manifest; return the temporary folder of the bundle."""
-        _write_through(self._content / MANIFEST_FILE, encode_manifest(manifest))
+        write_through(self._content / MANIFEST_FILE, encode_manifest(manifest))
         return self._content
 
     def finish(self, manifest: Manifest) -> None:
@@ -176,9 +176,8 @@ class BundleFolder:
 def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     """Open a temporary sibling of `output` for a build; it is removed whatever happens.
 
-    Raises:
-        UsageError: `output` is something else than a bundle, or in no folder.
-        OutputError: the disk refuses.
+    A UsageError says that `output` is something else than a bundle, or in no folder, an OutputError that the disk
+    refuses.
     """
     try:
         _refuse_other_things(output)
@@ -230,7 +229,8 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file, and wait until it is on the disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()

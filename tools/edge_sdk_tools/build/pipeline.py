@@ -18,14 +18,13 @@ import msgspec
 import onnx
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import Manifest, RuntimeRange
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, calibrate, make_others, plan_sizes
-from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
+from edge_sdk_tools.bundle_folder import bundle_folder
 from edge_sdk_tools.check.gate import as_admitted, check_model, runtime_range
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageSet
@@ -36,11 +35,11 @@ from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 from edge_sdk_tools.prove.golden import replay_in, replay_variants
 from edge_sdk_tools.prove.parity import Chain, StepKind, measure_chain
 from edge_sdk_tools.quantize.calibration import Activations
-from edge_sdk_tools.quantize.forms import signs_activations
+from edge_sdk_tools.quantize.forms import SIGNED
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
 from edge_sdk_tools.report.collect import Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
-from edge_sdk_tools.report.schema import BuildReport, to_json
+from edge_sdk_tools.report.schema import to_json
 from edge_sdk_tools.search.gates import check_size
 from edge_sdk_tools.search.search import RecipeSearch, Search, claim, cross_validate
 from edge_sdk_tools.search.sensitivity import LayerNoise, local_noise
@@ -110,8 +109,18 @@ def build(
         made = make_others(variants, sizes, model, first, images.calibration, requires_int8=require_int8)
         steps = Steps(model, images, checked, distilled, search, made, taken, chain, noise)
         report = report_of(steps)
-        manifest = _write(folder, steps, report, runtimes, bundle_version or int(time.time()))
-        _replay(folder.preview(manifest), prove_runtimes, on_progress)
+        carried = add_variants(folder, made)
+        folder.add_labels(checked.labels)
+        folder.add(HTML_FILE, render_html(report).encode())
+        folder.add(JSON_FILE, to_json(report))
+        version = bundle_version or int(time.time())
+        manifest = manifest_of(steps, report.created_at, carried, folder, runtimes, version)
+        # The very files of a whole bundle give their golden outputs, as a device would open them.
+        bundle = folder.preview(manifest)
+        replay_variants(Bundle.open(bundle))
+        for number, wanted in enumerate(prove_runtimes, start=1):
+            replay_in(wanted, bundle)
+            on_progress("replay golden", number, len(prove_runtimes))
         folder.finish(manifest)
     return result_of(report, manifest, steps, folder, helped)
 
@@ -127,7 +136,7 @@ def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
 
 def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVariant, InputTrial]:
     """Requires a model that holds its gates; ensures one of the same outputs in the form that its target likes best."""
-    if signs_activations(target.cpu):
+    if target.cpu == SIGNED:
         return choose_input(fit_to_core(variant, target, work), target, work)
     variant, taken = choose_input(variant, target, work)
     return fit_to_core(variant, target, work), taken  # the core's form of the model that takes levels, where it does
@@ -156,22 +165,3 @@ def _compare(
     check_size(model.spec.gates, first.proof.model_mb)
     check_latency(estimate, model.target, model.latency_budget_ms)
     return msgspec.structs.replace(first, estimate=estimate), chain, noise
-
-
-def _write(
-    folder: BundleFolder, steps: Steps, report: BuildReport, runtimes: RuntimeRange, bundle_version: int
-) -> Manifest:
-    """Requires models that hold their gates; ensures that every file of the bundle is on the disk, but the manifest."""
-    variants = add_variants(folder, steps.variants)
-    folder.add_labels(steps.checked.labels)
-    folder.add(HTML_FILE, render_html(report).encode())
-    folder.add(JSON_FILE, to_json(report))
-    return manifest_of(steps, report.created_at, variants, folder, runtimes, bundle_version)
-
-
-def _replay(bundle: Path, prove_runtimes: Sequence[str], on_progress: OnProgress) -> None:
-    """Requires a whole bundle; ensures that its very files give their golden outputs, as a device would open them."""
-    replay_variants(Bundle.open(bundle))
-    for number, wanted in enumerate(prove_runtimes, start=1):
-        replay_in(wanted, bundle)
-        on_progress("replay golden", number, len(prove_runtimes))

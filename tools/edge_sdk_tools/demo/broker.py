@@ -30,8 +30,7 @@ from edge_sdk.core.errors import MissingDependencyError, PublishError
 from edge_sdk_tools.packages import last_words
 
 HOST = "127.0.0.1"
-PROTOCOL = "3.1.1"
-"""The newest version of MQTT that the broker speaks."""
+PROTOCOL = "3.1.1"  # the newest version of MQTT that the broker speaks
 _ATTEMPTS = 5  # another program may take the port between the choice and the start
 _READY_S = 20.0
 _LISTENS = "the broker listens"  # what it says itself: another program on its port would accept a connection too

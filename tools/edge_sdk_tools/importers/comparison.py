@@ -88,10 +88,8 @@ def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
 class OutputDifference(msgspec.Struct, frozen=True):
     """How far one output lies from the original's, over all probes: the largest differences of two values.
 
-    Attributes:
-        relative: as a share of the largest value on the same probe.
-        probe: where the largest absolute difference was.
-        on_images: on a real image; None where there was none.
+    `relative` is as a share of the largest value on the same probe, `probe` is where the largest absolute difference
+    was, `on_images` is that on a real image; None where there was none.
     """
 
     name: str
@@ -110,12 +108,10 @@ class Observation(msgspec.Struct, frozen=True, eq=False):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """The outcome of a comparison with the original.
+    """The outcome of a comparison with the original; no outputs where they differ in number or shape.
 
-    Attributes:
-        outputs: none where they differ in number or shape.
-        problem: the first difference that is no rounding, in words; None when there is none.
-        is_explained: whether `problem` says why, and the model is not at fault.
+    `problem` is the first difference that is no rounding, in words. Where it `is_explained`, the words say why, and the
+    model is not at fault.
     """
 
     outputs: tuple[OutputDifference, ...]
@@ -182,7 +178,12 @@ def _compare(runner: Runner, probes: Sequence[Probe], original: Observation) -> 
                     f"output {name!r} differs by {found.absolute:.3g} on input {probe.name!r}, "
                     f"where rounding explains {allowed:.3g}"
                 )
-    return Comparison(tuple(map(_worst, differences.values())), problem)
+    outputs = []
+    for of_output in differences.values():
+        worst, relative = max(of_output, key=lambda one: one.absolute), max(one.relative for one in of_output)
+        on_images = max((one.on_images for one in of_output if one.on_images is not None), default=None)
+        outputs.append(msgspec.structs.replace(worst, relative=relative, on_images=on_images))
+    return Comparison(tuple(outputs), problem)
 
 
 def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -> tuple[OutputDifference, float | None]:
@@ -214,12 +215,6 @@ def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
     every = range(magnitude.ndim)
     slices = [magnitude.max(axis=tuple(a for a in every if a != axis), keepdims=True) for axis in axes]
     return functools.reduce(np.minimum, slices)
-
-
-def _worst(found: Sequence[OutputDifference]) -> OutputDifference:
-    worst, relative = max(found, key=lambda one: one.absolute), max(one.relative for one in found)
-    on_images = max((one.on_images for one in found if one.on_images is not None), default=None)
-    return msgspec.structs.replace(worst, relative=relative, on_images=on_images)
 
 
 Original: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]

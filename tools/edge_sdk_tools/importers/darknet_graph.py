@@ -112,17 +112,13 @@ def _read_text(path: Path) -> str:
         raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
 
 
-EPSILON = 1e-5
-"""Added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN."""
+EPSILON = 1e-5  # added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN
 
 
 class Convolution(msgspec.Struct, frozen=True):
-    """What one convolution reads of the .weights file.
+    """What one convolution, such as `layer_7`, reads of the .weights file; channels are the inputs of one group.
 
-    Attributes:
-        name: of the layer, `layer_7`.
-        channels: number of input channels of one group.
-        batch_normalize: whether the file has scale, mean and variance between the bias and the kernel.
+    With `batch_normalize` the file has scale, mean and variance between the bias and the kernel.
     """
 
     name: str
@@ -202,8 +198,7 @@ def _header_bytes(path: Path, start: bytes) -> int:
     return 20 if wide else 16
 
 
-COLORS = {1: "GRAY", 3: "RGB"}
-"""By the number of an input's channels."""
+COLORS = {1: "GRAY", 3: "RGB"}  # by the number of an input's channels
 _SIDE_PX = (8, 8192)  # what model.toml allows
 # Per-channel QDQ needs 13 at least; 17 is run by every ONNX Runtime that a target may name.
 _OPSET = 17

@@ -50,12 +50,10 @@ _SAVE = "save the state dict alone: torch.save(model.state_dict(), 'state_dict_a
 
 
 class TorchModel(msgspec.Struct, frozen=True, eq=False):
-    """One model in evaluation mode, in float32 on the CPU.
+    """One model in evaluation mode, in float32 on the CPU; `notes` say what was changed for that.
 
-    Attributes:
-        folder: the absolute folder of its file; faults are looked for there.
-        program: content of a .pt2 archive, which exporters take; None for the other forms.
-        notes: what was changed for the export, in words.
+    Faults are looked for in `folder`, the absolute one of its file. `program` is the content of a .pt2 archive, which
+    exporters take; None for the other forms.
     """
 
     where: str
@@ -108,7 +106,11 @@ def load_model(path: Path, function: str, weights: Path | None) -> TorchModel:
         if weights is not None:
             load_state_dict(module, weights, where)
         notes = _settle_weights(module, where, weights)
-        _refuse_inputs(module, where)
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters = inspect.signature(module.forward).parameters.values()
+        inputs = [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+        if len(inputs) > 1:
+            raise ModelError(f"{where}: forward takes {len(inputs)} inputs ({', '.join(inputs)}), expected one image")
         return TorchModel(where, folder, "module", module.eval(), notes=notes)
     program = _load_program(path) if path.suffix == ".pt2" else None
     module = program.module() if program is not None else _load_script(path)
@@ -163,14 +165,6 @@ def _names(path: Path, what: str) -> list[str]:
         raise ModelError(f"{path}: is not {what}, or truncated") from None
     except OSError as cause:
         raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
-
-
-def _refuse_inputs(module: torch.nn.Module, where: str) -> None:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(module.forward).parameters.values()
-    inputs = [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
-    if len(inputs) > 1:
-        raise ModelError(f"{where}: forward takes {len(inputs)} inputs ({', '.join(inputs)}), expected one image")
 
 
 def _call_function(file: Path, function: str, where: str, folder: Path) -> torch.nn.Module:
@@ -307,10 +301,8 @@ _REMEDY = "use torch.where instead of if, fixed loop counts and shapes, and tens
 class Exported(msgspec.Struct, frozen=True, eq=False):
     """The ONNX model that an exporter, named with its version, made.
 
-    Attributes:
-        frozen_at: `FILE.py:LINE` of each place where tracing took a number out of a tensor and went on with it.
-        outputs: how far it lies from the PyTorch model; empty before it was compared.
-        notes: what to know of it, in words.
+    `frozen_at` has `FILE.py:LINE` of each place where tracing took a number out of a tensor and went on with it.
+    `outputs` are empty before it was compared with the PyTorch model.
     """
 
     proto: onnx.ModelProto
@@ -321,11 +313,9 @@ class Exported(msgspec.Struct, frozen=True, eq=False):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why an exporter made nothing that can be used.
+    """Why an exporter made nothing that can be used; no reason where `data_decides_at` says it all.
 
-    Attributes:
-        reason: in one line; empty where `data_decides_at` says it all.
-        data_decides_at: `FILE.py:LINE` of each place where forward does one thing or another by the values of tensors.
+    That has `FILE.py:LINE` of each place where forward does one thing or another by the values of tensors.
     """
 
     exporter: str

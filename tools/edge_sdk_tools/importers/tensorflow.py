@@ -23,10 +23,8 @@ from edge_sdk_tools.importers.comparison import observe
 from edge_sdk_tools.importers.plan import ImportReport, check_source, needed_by, plan_import, silenced
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
-OPSET = 17
-"""The opset that tf2onnx writes; every ONNX Runtime that a target may name runs it."""
-Untyped: TypeAlias = Any
-"""Type of objects of TensorFlow and tf2onnx, which are not installed with any extra, so their types are not checked."""
+OPSET = 17  # that tf2onnx writes; every ONNX Runtime that a target may name runs it
+Untyped: TypeAlias = Any  # objects of TensorFlow and tf2onnx, which are not installed with any extra
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 _INPUT_NAME = "images"
 _SOURCE = "a .tflite, .keras or .h5 file, or the folder of a SavedModel"
@@ -34,13 +32,10 @@ _TO_NHWC = (0, 2, 3, 1)
 
 
 class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
-    """A loaded TensorFlow model.
+    """A loaded TensorFlow model; it `turns` where model.toml has NCHW for one whose own layout is NHWC.
 
-    Attributes:
-        layout: of the model's own input.
-        turns: whether model.toml has NCHW for a model whose own layout is NHWC.
-        run: takes an input in the model's own layout, and returns the outputs in order.
-        convert: takes an opset and whether the input shall be NCHW, and returns the ONNX model.
+    `run` takes an input in the model's own layout, and returns the outputs in order. `convert` takes an opset and
+    whether the input shall be NCHW, and returns the ONNX model.
     """
 
     where: str

@@ -75,16 +75,13 @@ class JobRunner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(interrupted=kind is not None)
+        self.abandon(interrupted=kind is not None)
         if self._store is not None:
             with contextlib.suppress(OutputError):
                 self._store.prune(_MOST_KEPT)
 
-    def abandon(self) -> None:
+    def abandon(self, *, interrupted: bool = True) -> None:
         """Kill this machine's processes now, so that the files that they write can be removed."""
-        self._close(interrupted=True)
-
-    def _close(self, *, interrupted: bool) -> None:
         self.executor.close(interrupted=interrupted)
         self.executor = Executor()  # of what has no workers any more
 

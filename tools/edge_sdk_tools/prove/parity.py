@@ -70,9 +70,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         evaluation: the converted model compared with the FP32 model, on images that calibration did not use.
-        agreement: the agreement with FP32 that the manifest states.
         integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
-        model_mb: size of the model file, MB of 1e6 bytes.
         samples: results of both models for a few images; `worst` are those on which they differ most.
         halves: evaluation and agreement on each half of the images, for a claim by cross-validation; empty where there
             are no labels, too few images, or enough for images of the claim's own.
@@ -113,10 +111,7 @@ def measure(
     """Measure the converted model against the float one, except for the time.
 
     `macs` has the multiply-accumulates of each convolution that should run in integers; it is empty for a float model.
-
-    Raises:
-        AccuracyGateError: the float model finds nothing at all, so that nothing can be compared.
-        DataError: no evaluation image can be read.
+    An AccuracyGateError says that the float model finds nothing at all, a DataError that no image can be read.
     """
     model = converted.model.read_bytes()
     session = Session(model, SessionSettings(), "the converted model")
@@ -132,7 +127,10 @@ def measure(
         agreement=agreement_of(observed, evaluation),
         integer_mac_share=integer_mac_share(converted.model, macs, converted.model.parent),
         model_mb=len(model) / 1e6,
-        samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
+        samples=tuple(
+            Sample(one_line(file.path.name), *(describe(one.open()(file.read()).result) for one in reversed(subjects)))
+            for file in readable.spread(_SAMPLES).images
+        ),
         worst=TASKS[observed.task].worst(observed, _WORST),
         images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
         halves=_halves(observed, evaluation),
@@ -181,12 +179,6 @@ def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
     return Agreement(task.agreement_metric, value.value, value.low, value.high, images, task.compared(observed))
 
 
-def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
-    image = file.read()
-    int8, fp32 = (describe(subject.open()(image).result) for subject in subjects)
-    return Sample(one_line(file.path.name), fp32, int8)
-
-
 _BOX = 4
 
 
@@ -217,12 +209,7 @@ StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8",
 simplified; quantized (QDQ ONNX); the file that ships, in ORT format or as ONNX; the same file on an emulated ARM."""
 
 
-Inputs: TypeAlias = tuple[Tensor, Tensor]
-"""One prepared image: as all forms take it, and as the one that ships does."""
-
-Run: TypeAlias = Callable[[Inputs], Sequence[Tensor]]
-"""One form of a model: a prepared image in, its raw outputs out, which it may overwrite with the next call."""
-
+Inputs: TypeAlias = tuple[Tensor, Tensor]  # one prepared image: as all forms take it, and as the one that ships does
 _TINY = 1e-30
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -262,11 +249,11 @@ class OutputChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(msgspec.Struct, frozen=True, eq=False):
-    """One form of a model that can run here."""
+    """One form of a model that can run here: a prepared image in, its raw outputs out, which it may overwrite again."""
 
     kind: StepKind
     against: StepKind | None
-    run: Run
+    run: Callable[[Inputs], Sequence[Tensor]]
 
 
 def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts) -> dict[StepKind, OutputChange]:
@@ -400,10 +387,8 @@ _SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by l
 class Chain(msgspec.Struct, frozen=True, eq=False):
     """What was measured, by step; a step that is missing was not.
 
-    Attributes:
-        peak_memory_mb: of one process that loads the form and runs it once, MB of 1e6 bytes above those without it.
-        core: that the emulated ARM has; None where none was tried.
-        arm_left_out: why there is no `arm` among the changes; empty where there is, or where the target is no ARM.
+    The peak is that of one process that loads the form and runs it once, above those without it. The emulated ARM has
+    this `core`; `arm_left_out` says why there is no `arm` among the changes, where the target is one.
     """
 
     changes: dict[StepKind, OutputChange]

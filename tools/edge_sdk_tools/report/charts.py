@@ -20,8 +20,7 @@ from edge_sdk_tools.search.sensitivity import LayerNoise
 
 Tone: TypeAlias = Literal["fp32", "int8", "other", "loss", "gain", "float"]
 """What a bar stands for; the style sheet has a colour for each tone, in light and dark."""
-_SPACE = "\N{NO-BREAK SPACE}"
-"""Keeps a figure and its unit on one line, and also the ends of an interval."""
+_SPACE = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line, and also the ends of an interval
 MOST_ROWS, MOST_NOISY = 20, 12
 """Layers that are visible at once, and in the chart of the noise that they read; few of a hundred layers matter."""
 _TICKS = 6
@@ -52,14 +51,16 @@ class Axis(msgspec.Struct, frozen=True):
         share = (value - self.low) / (self.high - self.low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
-    def ticks(self, most: int, form: str = "{:g}") -> tuple[Tick, ...]:
-        """Return at most `most` round numbers between the ends, with their texts."""
-        step = _round_step((self.high - self.low) / max(most - 1, 1))
+    def ticks(self, form: str) -> tuple[Tick, ...]:
+        """Return a few numbers between the ends, in steps of 1, 2, 2.5 or 5 times a power of ten, with their texts."""
+        least = (self.high - self.low) / (_TICKS - 1)
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= least * (1 - 1e-9))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         numbers = [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
         return tuple(
             Tick(self.at(number), form.format(number) if number else form.format(0).lstrip("+"))
-            for number in numbers[:most]
+            for number in numbers[:_TICKS]
         )
 
 
@@ -73,12 +74,6 @@ def axis_over(values: Iterable[float], *, least: float, holds: float | None = 0.
     if holds is not None and holds in (low, high):  # extend the other end, so that the axis still ends at `holds`
         return Axis(low, high + missing) if holds == low else Axis(low - missing, high)
     return Axis(low - missing / 2, high + missing / 2)
-
-
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2, 2.5 and 5, times a power of ten, that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -204,7 +199,7 @@ def _chart(
     title: str, unit: str, rows: list[Row], axis: Axis, *, form: str = "{:g}%", factor: int = 100, most: int = MOST_ROWS
 ) -> BarChart:
     """Return a chart with at most so many visible rows, whose axis is written in percent, or in what `form` says."""
-    ticks = Axis(factor * axis.low, factor * axis.high).ticks(_TICKS, form)
+    ticks = Axis(factor * axis.low, factor * axis.high).ticks(form)
     return BarChart(title, unit, tuple(rows[:most]), ticks, axis.at(0.0), tuple(rows[most:]))
 
 
@@ -361,8 +356,8 @@ def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scat
         placed.append(Point(number, _x(across.at(ratio)), y_px, top_px, bottom_px, state, words))
     return Scatter(
         tuple(sorted(placed, key=lambda point: point.state == "chosen")),
-        tuple(Tick(_x(tick.at), tick.text) for tick in across.ticks(_TICKS, "{:g}x")),
-        tuple(Tick(_y(tick.at), tick.text) for tick in upwards.ticks(_TICKS, "{:+g}")),
+        tuple(Tick(_x(tick.at), tick.text) for tick in across.ticks("{:g}x")),
+        tuple(Tick(_y(tick.at), tick.text) for tick in upwards.ticks("{:+g}")),
         None if gate is None else _y(upwards.at(gate)),
         len(candidates) - len(drawn),
     )
@@ -381,14 +376,9 @@ def _y(along: float) -> float:
     return round(_BOTTOM_PX - (_BOTTOM_PX - _TOP_PX) * along / 100, 1)
 
 
-def is_labelled(steps: Sequence[Step]) -> bool:
-    """Tell whether any step was measured against labels."""
-    return any(step.quality for step in steps)
-
-
 def ladder(steps: Sequence[Step]) -> BarChart:
     """Return the chart of each step's quality, 0 to 100 %, with its interval; without labels, of its agreement."""
-    axis, labelled = Axis(0.0, 1.0), is_labelled(steps)
+    axis, labelled = Axis(0.0, 1.0), any(step.quality for step in steps)
     figures = [step.quality if labelled else step.agreement for step in steps]
     names = [figure.name for figure in figures if figure]
     rows = []

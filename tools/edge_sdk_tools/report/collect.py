@@ -40,8 +40,7 @@ from edge_sdk_tools.search.sensitivity import LayerNoise, Sensitivity, decibels
 from edge_sdk_tools.search.shipped_form import InputTrial
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
-PANEL_PX = 480
-"""The longer side of each half: texts stay readable, and a dozen pictures are about a megabyte."""
+PANEL_PX = 480  # the longer side of each half: texts stay readable, and a dozen pictures are about a megabyte
 _CAPTION_PX, _GAP_PX, _LEAST_WIDTH_PX = 26, 8, 64
 _GROUND = (46, 40, 36)  # BGR, dark in a light page and in a dark one
 _INK = (235, 235, 235)
@@ -53,8 +52,14 @@ _FLOAT_FILES = {
 _PICTURES = 6
 _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
 _DEQUANTIZE = "DequantizeLinear"
-_PASSING = (_DEQUANTIZE, "QuantizeLinear", "Cast", "Identity", "Transpose", "Reshape")
-"""What stands between a weight and the operator that computes with it."""
+_PASSING = (
+    _DEQUANTIZE,
+    "QuantizeLinear",
+    "Cast",
+    "Identity",
+    "Transpose",
+    "Reshape",
+)  # between a weight and its operator
 
 
 class Steps(NamedTuple):
@@ -169,7 +174,11 @@ def _teacher(distilled: Distilled) -> schema.Step:
 
 
 def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> schema.Step:
-    quality, change = int8.proof.evaluation.quality, None
+    quality, change, from_teacher = int8.proof.evaluation.quality, None, None
+    promise = steps.distilled.promise if steps.distilled else None
+    if promise is not None:  # with the interval of the difference; without labels, that of the agreement minus 1
+        found = Interval(promise.student - (promise.teacher_value or 0.0), promise.low, promise.high)
+        from_teacher = _missing(found) if promise.teacher_value is None else found.on_other_images()
     reference = quality[0].reference if quality else None
     if imported is not None:
         images, inputs, largest, share = imported.images, imported.inputs, imported.largest, imported.largest_share
@@ -181,21 +190,11 @@ def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> sc
         size_mb=steps.checked.proto.ByteSize() / 1e6,
         quality=schema.Measure(quality[0].name, reference) if reference else None,
         further=tuple(schema.Measure(f.name, f.reference, f.unit) for f in quality[1:] if f.reference),
-        change=_change_from_teacher(steps.distilled),
+        change=from_teacher,
         against="teacher" if steps.distilled else None,
         latency_ratio=1.0,
         outputs=change,
     )
-
-
-def _change_from_teacher(distilled: Distilled | None) -> Interval | None:
-    """Return what the student lost, with the interval of the difference; without labels, the agreement minus 1."""
-    if distilled is None:
-        return None
-    promise = distilled.promise
-    if promise.teacher_value is None:
-        return _missing(Interval(promise.student, promise.low, promise.high))
-    return Interval(promise.student - promise.teacher_value, promise.low, promise.high).on_other_images()
 
 
 def _converted(steps: Steps, int8: ModelVariant) -> list[schema.Step]:
@@ -288,7 +287,7 @@ def _verdict(steps: Steps) -> schema.Verdict:
         "calibrate with more images like those that the camera sees",
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
-    loss = loss_of(evaluation) if reason is None else None
+    band, loss = loss_of(evaluation) if reason is None else (None, "")
     held = [
         f"{one.name} changes by {100 * one.difference.value + 0.0:+.1f} points"
         if one.difference
@@ -301,8 +300,8 @@ def _verdict(steps: Steps) -> schema.Verdict:
         next_steps=mend if reason else (),
         least_change=least,
         latency_budget_ms=steps.model.latency_budget_ms,
-        band=loss.band if loss else None,
-        loss=loss.line if loss else "",
+        band=band,
+        loss=loss,
     )
 
 

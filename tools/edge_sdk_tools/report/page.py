@@ -40,7 +40,7 @@ def render_html(report: BuildReport) -> str:
         warnings=[warning for warning in report.warnings if warning != verdict.why],
         bare={step.kind: _in_place_of_figures(step) for step in steps if _is_bare(step)},
         left_float=any(not layer.is_integer for layer in report.sensitivity),
-        labelled=charts.is_labelled(steps),
+        labelled=any(step.quality for step in steps),
         names={step.kind: step.name for step in steps},
         ladder=charts.ladder(steps),
         waterfall=charts.waterfall(steps),

@@ -44,9 +44,7 @@ _LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}
 class Sensitivity(msgspec.Struct, frozen=True):
     """One layer with its fused Relu or Clip, or all operators of a type that have no weights.
 
-    Attributes:
-        noise: mean over the outputs' channels of squared error over squared signal, 0-1, with only these in INT8.
-        macs_share: share of the model's multiply-accumulates, 0-1.
+    `noise` is the mean over the outputs' channels of squared error over squared signal, 0-1, with only these in INT8.
     """
 
     nodes: tuple[str, ...]
