@@ -216,8 +216,7 @@ def demo(output: Path, frames: int | None, as_json: bool) -> None:
     """Find people in a video with a detector built for this machine, and publish them over MQTT."""
     with host_tools("`edge-sdk demo`", "demo"):
         from edge_sdk_tools.demo.demo import run_demo
-        from edge_sdk_tools.demo.show import make_show
-    summary = run_demo(output, frames, make_show(errors_only=as_json))
+    summary = run_demo(output, frames, errors_only=as_json)
     if as_json:
         echo_json(summary)
 

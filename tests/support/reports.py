@@ -26,6 +26,7 @@ from edge_sdk_tools.quantize.convert import Converted
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.report import schema
 from edge_sdk_tools.report.schema import BuildReport, Candidate, OperatorSize, Step, VariantRow, Verdict, WorstImage
+from edge_sdk_tools.search.sensitivity import LayerNoise
 from edge_sdk_tools.search.variant import ModelVariant
 from tests.support import models as tiny
 
@@ -92,9 +93,9 @@ def layers(count: int) -> tuple[schema.LayerSensitivity, ...]:
     )  # fmt: skip
 
 
-def noisy_layers(count: int) -> tuple[schema.LayerNoise, ...]:
+def noisy_layers(count: int) -> tuple[LayerNoise, ...]:
     return tuple(
-        schema.LayerNoise(
+        LayerNoise(
             node=f"noisy_{index}", operator="Conv", activation_sqnr_db=40.0 + index % 9, sqnr_db=30.0 + index,
             weight_sqnr_db=None if index == 3 else 35.0 + index % 5, macs_share=1 / count,
         )
@@ -156,7 +157,7 @@ def full_report() -> BuildReport:
             Candidate(recipe="entropy", held=False, why="stopped early"),
         ),
         sensitivity=layers(30), local_noise=noisy_layers(30),
-        sizes=(OperatorSize("Conv", 13_400_000, 3_690_000), OperatorSize("Clip", 8, 0), OperatorSize("Gemm", 9, None)),
+        sizes=(OperatorSize("Conv", 13_400_000, 3_690_000), OperatorSize("Clip", 8, 0), OperatorSize("Gemm", 9, 0)),
         worst_images=(
             WorstImage(image="a.jpg", truth="cat", fp32="cat 90%", int8="dog 51%", picture=jpeg()),
             WorstImage(image="b.jpg", truth=None, fp32="nothing", int8="dog 30%"),

@@ -95,6 +95,27 @@ def cleanup_guard(partial: Path, output: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Give a temporary sibling to write to, which takes the place of `folder` when the block succeeds.
+
+    An OutputError says that it cannot be written.
+    """
+    folder = folder.absolute()
+    partial, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("partial", _OLD))
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as cause:
+        raise OutputError(f"{folder}: cannot be written: {cause.strerror or cause}") from cause
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
 
@@ -116,7 +137,7 @@ class BundleFolder:
 
     def add(self, name: str, data: bytes) -> None:
         """Write one file through to the disk and remember its size and hash."""
-        _write_through(self._content / name, data)
+        write_through(self._content / name, data)
         self._entries.append(FileEntry(name, len(data), hashlib.sha256(data).hexdigest()))
 
     def add_labels(self, labels: Labels) -> None:
@@ -130,7 +151,7 @@ class BundleFolder:
 
     def preview(self, manifest: Manifest) -> Path:
         """Write the present manifest; return the temporary folder of the bundle."""
-        _write_through(self._content / MANIFEST_FILE, encode_manifest(manifest))
+        write_through(self._content / MANIFEST_FILE, encode_manifest(manifest))
         return self._content
 
     def finish(self, manifest: Manifest) -> None:
@@ -155,9 +176,8 @@ class BundleFolder:
 def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     """Open a temporary sibling of `output` for a build; it is removed whatever happens.
 
-    Raises:
-        UsageError: `output` is something else than a bundle, or in no folder.
-        OutputError: the disk refuses.
+    A UsageError says that `output` is something else than a bundle, or in no folder, an OutputError that the disk
+    refuses.
     """
     try:
         _refuse_other_things(output)
@@ -209,7 +229,8 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file, and wait until it is on the disk."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()

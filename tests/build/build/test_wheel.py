@@ -121,7 +121,7 @@ def test_the_models_that_can_be_fetched_are_described_whole(tmp_path: Path) -> N
         if model.config:
             (tmp_path / "model.toml").write_text(model.config)
             spec = load_model_spec(tmp_path / "model.toml")
-            assert (spec.name, Path(spec.model).name in model.wheel.hashes) == (name, True)
+            assert (spec.name, Path(spec.model).name in model.hashes) == (name, True)
 
 
 def test_a_model_is_fetched_whole_or_not_at_all(tmp_path: Path, wheel: Wheel, archive: Path) -> None:

@@ -39,9 +39,9 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
     write_project(tmp_path, pictures=0)
     path = tmp_path / "model.onnx"
     skeleton = tiny.classifier().SerializeToString()
-    assert assemble(path, [], skeleton, [], digest({"": path.read_bytes()})).graph.node
+    assert assemble(path, [], skeleton, digest({"": path.read_bytes()})).graph.node
     with pytest.raises(ModelError, match="changed while it was checked; check it again"):
-        assemble(path, [], skeleton, [], digest({"": b"before"}))
+        assemble(path, [], skeleton, digest({"": b"before"}))
 
 
 def _project(folder: Path, model: onnx.ModelProto | None = None) -> ModelSpec:

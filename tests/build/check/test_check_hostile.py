@@ -177,7 +177,7 @@ def test_a_process_that_dies_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_loop_without_an_end_is_ended_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "_LOOPS_CPU_S", 0.2)
     with pytest.raises(RefusedModelError, match=r"a model with a loop ran for 0\.2 s of CPU on one image"):
-        dry_run.trial_run(endless_of_hostile(), (), {}, {})
+        dry_run.trial_run(endless_of_hostile(), {}, {})
 
 
 def test_memory_is_limited_and_less_is_allowed_of_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk_tools.check.costs import node_macs
-from edge_sdk_tools.check.model_file import put_weights
+from edge_sdk_tools.check.model_file import put_weights, read_model
 from edge_sdk_tools.graph.index import Value
 from tests.support.reports import IMAGE, SIZE, examined, network, only, report_on
 
@@ -219,7 +219,7 @@ def test_an_old_opset_computes_the_same_after_raising(tmp_path: Path, original: 
     assert found.report.passed, found.report.findings
     assert found.report.used_opset == 13
     raised = onnx.ModelProto.FromString(found.skeleton)
-    put_weights(raised, found.weights, {"": (tmp_path / "model.onnx").read_bytes()})
+    put_weights(raised, read_model(tmp_path / "model.onnx").weights)
     image = np.random.default_rng(1).normal(size=(1, 3, SIZE, SIZE)).astype(np.float32)
     before, after = _run(original, image), _run(raised, image)
     assert found.report.outputs[0].shape == before.shape
@@ -276,7 +276,7 @@ def test_weights_of_a_very_old_file_are_no_inputs_any_more(tmp_path: Path) -> No
     found = examined(tmp_path, model)
     assert found.report.passed, found.report.findings
     raised = onnx.ModelProto.FromString(found.skeleton)
-    put_weights(raised, found.weights, {"": (tmp_path / "model.onnx").read_bytes()})
+    put_weights(raised, read_model(tmp_path / "model.onnx").weights)
     assert [i.name for i in raised.graph.input] == ["images"]
 
 

@@ -22,7 +22,7 @@ from edge_sdk.core.errors import DataError, IncompatibleError, OutputError, Publ
 from edge_sdk_tools.demo import broker
 from edge_sdk_tools.demo.broker import child, running_broker, subscribed, wait_until_quiet
 from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
-from edge_sdk_tools.demo.show import MessageCounts, Show, fresh_folder
+from edge_sdk_tools.demo.demo import MessageCounts, Show, fresh_folder
 from tests.support.broker import free_port, wait_until
 from tests.support.connections import detections
 from tests.support.logs import refusal

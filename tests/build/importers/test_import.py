@@ -259,7 +259,7 @@ def test_every_probe_is_another_input_and_the_same_each_time(tmp_path: Path) -> 
 def test_a_model_that_computes_something_else_is_not_written(tmp_path: Path) -> None:
     source, toml = write_source(tmp_path)
     plan = plan_import(source, toml, None, [])
-    original = observe(Runner(str(source), str(source)), plan.probes)
+    original = observe(Runner(str(source), str(source)), str(source), plan.probes)
     assert plan.verify(onnx.load(source), "as it is", original, "blame: ", "").problem is None
     with pytest.raises(ModelError, match=r"source\.onnx: blame: output .* differs by .*; remedy$"):
         plan.verify(tiny.changed(1), "as it is not", original, "blame: ", "; remedy")

@@ -40,7 +40,7 @@ from edge_sdk_tools.quantize.calibration import (
 from edge_sdk_tools.quantize.convert import convert, integer_mac_share
 from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, quantize, quantized_proto
 from edge_sdk_tools.quantize.simplified import Simplified, decoding_tail, join_hard_sigmoids, simplify, weighted_macs
-from edge_sdk_tools.search.sensitivity import LocalNoise, local_noise
+from edge_sdk_tools.search.sensitivity import LayerNoise, local_noise
 from tests.support import models as tiny
 from tests.support.models import Head
 from tests.support.program import Cli
@@ -252,7 +252,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Simplified:
     return simplify(proto, tmp_path_factory.mktemp("model"))
 
 
-def _noise(model: Simplified, folder: Path, **settings: object) -> tuple[list[LocalNoise], onnx.ModelProto]:
+def _noise(model: Simplified, folder: Path, **settings: object) -> tuple[list[LayerNoise], onnx.ModelProto]:
     recipe: Recipe = msgspec.structs.replace(
         first_recipe(load_target("x86_64"), reduce_range=False), **{"calibration": "min-max", **settings}
     )
@@ -278,12 +278,12 @@ def test_local_noise_is_the_noise_of_the_very_integers(
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
     scale, zero = constants["images_scale"], int(constants["images_zero_point"])
     rounded = (np.clip(np.round(VALUES / scale) + zero, 0, 255) - zero) * scale
-    assert layer.activation_noise == pytest.approx(_share(rounded - VALUES, VALUES), rel=0.05)
+    activation, weight = (10 ** (-db / 10) for db in (layer.activation_sqnr_db, layer.weight_sqnr_db))
+    assert activation == pytest.approx(_share(rounded - VALUES, VALUES), rel=0.05)
     scales = np.abs(WEIGHTS).max(axis=(1, 2, 3), keepdims=True) / largest_integer
-    assert layer.weight_noise == pytest.approx(_share(np.round(WEIGHTS / scales) * scales - WEIGHTS, WEIGHTS), rel=0.05)
+    assert weight == pytest.approx(_share(np.round(WEIGHTS / scales) * scales - WEIGHTS, WEIGHTS), rel=0.05)
     assert (layer.node, layer.operator, layer.macs_share) == ("layer", "Conv", 1.0)
-    both = (layer.activation_noise or 0) + (layer.weight_noise or 0)
-    assert layer.sqnr_db == pytest.approx(-10 * np.log10(both))
+    assert layer.sqnr_db == pytest.approx(-10 * np.log10(activation + weight))
 
 
 def test_a_model_that_is_quantized_already_is_refused_by_name(tmp_path: Path) -> None:

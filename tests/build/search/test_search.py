@@ -26,7 +26,7 @@ from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import search
 from edge_sdk_tools.search.gates import GateFailure, gate_failure_of, loss_of
-from edge_sdk_tools.search.search import RecipeSearch, Search, closest_to_fp32
+from edge_sdk_tools.search.search import RecipeSearch, Search, chosen_among
 from edge_sdk_tools.search.sensitivity import Layer, layers_of, rank_layers, with_inner_nodes
 from edge_sdk_tools.search.variant import ModelVariant
 from tests.support import models as tiny
@@ -76,7 +76,7 @@ def test_with_ranges_that_keep_quality_fewer_float_layers_are_tried(monkeypatch:
     monkeypatch.setattr(RecipeSearch, "_try", tried)
     monkeypatch.setattr(RecipeSearch, "_joins", lambda _: False)
     monkeypatch.setattr(RecipeSearch, "_float", lambda _, one, kept: msgspec.structs.replace(one, float_nodes=kept))
-    running = RecipeSearch(SimpleNamespace(job_runner=SimpleNamespace(at_once=1)), None, None)
+    running = RecipeSearch(SimpleNamespace(job_runner=SimpleNamespace(executor=SimpleNamespace(at_once=1))), None, None)
     for count in (1, 2, 4):
         running._try([Recipe(float_nodes=tuple("abcd"[:count]))])
     running._try_other_ranges(list("abcd"), [1, 2, 4])
@@ -194,9 +194,9 @@ def test_a_loss_has_a_word_whatever_the_gates_allow() -> None:
     ):
         found, same = Interval(value, 0, 1), Interval(0.8, 0, 1)
         figure = Figure(name, found, same, Interval(value - 0.8, -1, -0.001)) if labelled else Figure(name, found)
-        loss = loss_of(evaluation_of((figure,), ()) if labelled else evaluation_of((), (figure,)))
-        assert loss.band == band
-        assert loss.line.startswith(name)
+        found_band, line = loss_of(evaluation_of((figure,), ()) if labelled else evaluation_of((), (figure,)))
+        assert found_band == band
+        assert line.startswith(name)
 
 
 def test_images_that_chose_nothing_may_take_the_choice_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
         _proof(0.770, -0.04, -0.01, agreement=Agreement("top1_agreement", 0.99, 0.9, 1.0, 650, 650)),  # a loss, surely
     ]
     trials = [model_variant(proof, gate_failure=gate_failure_of(proof, Gates())) for proof in proofs]
-    assert closest_to_fp32(trials) is trials[0]
+    assert chosen_among(trials) is trials[0]
     doubt = Search(tuple(trials), trials[0], ()).doubt
     assert doubt.startswith("top-1 fell from 80.0% to 78.6%, by 1.8% of what FP32 has")
     assert "that may be noise: 650 images show a loss in four of five cases from 2.9 points on" in doubt

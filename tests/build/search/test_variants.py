@@ -24,8 +24,7 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.variants import Request, parse_sizes
 from edge_sdk_tools.prove import parity
 from edge_sdk_tools.prove.golden import replay_variants
-from edge_sdk_tools.quantize.convert import bare, float_file
-from edge_sdk_tools.quantize.precisions import MAKERS, with_half_weights
+from edge_sdk_tools.quantize.convert import MAKERS, bare, float_file, with_half_weights
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search import variant as search_variant

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -36,39 +36,30 @@ from edge_sdk_tools.packages import cache_folder, last_words, run_program
 
 _TABLE = Path(__file__).with_name("instructions.txt")
 
-FLOAT_MULTIPLIES = ("fmla",)
-"""Classes of the multiplications of FP32 and FP16 kernels."""
-INTEGER_MULTIPLIES = ("sdot", "udot", "mixed_dot", "smlal")
-"""Classes of the multiplications of INT8 kernels."""
-
-
-class _Rule(NamedTuple):
-    """An instruction belongs to `name` when its bits under `mask` are `value`."""
-
-    mask: int
-    value: int
-    name: str
+FLOAT_MULTIPLIES = ("fmla",)  # classes of the multiplications of FP32 and FP16 kernels
+INTEGER_MULTIPLIES = ("sdot", "udot", "mixed_dot", "smlal")  # and of INT8 kernels
 
 
 @functools.cache
-def _rules() -> tuple[_Rule, ...]:
+def _rules() -> tuple[tuple[int, int, str], ...]:
+    """Return masks, values and names: an instruction belongs to the first whose value its bits under the mask are."""
     lines = (line.partition("#")[0].split() for line in _TABLE.read_text(encoding="ascii").splitlines())
-    return tuple(_Rule(int(mask, 16), int(value, 16), name) for mask, value, name in filter(None, lines))
+    return tuple((int(mask, 16), int(value, 16), name) for mask, value, name in filter(None, lines))
 
 
 @functools.cache
 def classes() -> tuple[str, ...]:
     """Return the names of the classes; `other` includes instructions that fit no rule."""
-    return tuple(dict.fromkeys(rule.name for rule in _rules()))
+    return tuple(dict.fromkeys(name for _, _, name in _rules()))
 
 
 def classify(words: NDArray[np.uint32]) -> NDArray[np.intp]:
     """Return the class of each instruction, as its index in `classes()`."""
     found = np.full(words.shape, classes().index("other"), np.intp)
     open_ = np.ones(words.shape, np.bool_)
-    for rule in _rules():
-        fits = open_ & ((words & np.uint32(rule.mask)) == np.uint32(rule.value))
-        found[fits] = classes().index(rule.name)
+    for mask, value, name in _rules():
+        fits = open_ & ((words & np.uint32(mask)) == np.uint32(value))
+        found[fits] = classes().index(name)
         open_ &= ~fits
     return found
 
@@ -154,15 +145,11 @@ class Core:
         }
 
 
-CORTEX_A72 = Core("cortex-a72", "0xd08", "0x0", "3", "fp asimd evtstrm crc32 cpuid")
-CORTEX_A76 = Core(
-    "cortex-a76",
-    "0xd0b",
-    "0x4",
-    "1",
-    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp",
+_A76 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp"
+CORES = (
+    Core("cortex-a72", "0xd08", "0x0", "3", "fp asimd evtstrm crc32 cpuid"),
+    Core("cortex-a76", "0xd0b", "0x4", "1", _A76),
 )
-CORES = (CORTEX_A72, CORTEX_A76)
 
 
 PLUGIN_SOURCE = Path(__file__).with_name("icount.c")
@@ -173,10 +160,8 @@ class Recipe(msgspec.Struct, frozen=True):
 
     Attributes:
         onnxruntime: the version that runs the models, this machine's own.
-        plugin: its source.
         numpy: the version beside it; its share of an inference is nothing that could be seen.
         qemu: Debian's package version of the emulator. Later ones are linked statically and load no plugins.
-        release: the Debian release that has it.
         python: the minor version of that release, on the emulated board.
     """
 
@@ -202,11 +187,10 @@ def current_recipe() -> Recipe:
 
 
 Cpu: TypeAlias = Literal["cortex-a72", "cortex-a76"]
-CPUS: tuple[Cpu, ...] = ("cortex-a72", "cortex-a76")
+CPUS: tuple[Cpu, ...] = get_args(Cpu)
 """Cores that can be counted, because it is known which kernels ONNX Runtime chooses on them."""
 
-TIME_LIMIT_S = 900.0
-"""Seconds for one count, unless the caller says otherwise; a YOLOv8n takes about 50."""
+TIME_LIMIT_S = 900.0  # for one count, unless the caller says otherwise; a YOLOv8n takes about 50
 SUFFIXES = (".onnx", ".ort")
 
 _GUEST = Path(__file__).with_name("guest.py")
@@ -251,12 +235,8 @@ class Board:
 class Counter(Board):
     """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
 
-    Attributes:
-        recipe, key: what it was made of, and the name of that.
-        libraries: shared libraries of this machine's kind that the emulator needs.
-        system: the arm64 Debian.
-        site: the unpacked aarch64 wheels.
-        record: the recipe as JSON; written last, so that where it is, everything is.
+    `libraries` are those of this machine's kind that the emulator needs, `system` is the arm64 Debian, `site` has the
+    unpacked wheels, and `record` the recipe as JSON: it is written last, so that where it is, everything is.
     """
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
@@ -273,13 +253,9 @@ class Counter(Board):
     def count(self, model: Path | None, cpu: str, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
         """Count the instructions of one inference, on one thread and noise for input; a batch that is left open is 1.
 
-        Without a model nothing is run, which shows that everything works together.
-
-        Raises:
-            UsageError: there is no such file.
-            ModelError: ONNX Runtime on the board cannot run it.
-            EdgeError: the emulator failed, or took longer than the time limit.
-            OSError: the disk is full.
+        Without a model nothing is run, which shows that everything works together. A UsageError says that there is no
+        such file, a ModelError that ONNX Runtime on the board cannot run it, an EdgeError that the emulator failed or
+        took longer than the time limit, an OSError that the disk is full.
         """
         if model and (model.suffix not in SUFFIXES or not model.is_file()):
             what = "not a model" if model.exists() else "no such file"

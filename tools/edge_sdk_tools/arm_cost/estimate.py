@@ -1,20 +1,12 @@
 """What counted instructions may take on a board, with the error that such a figure has; the build's gate of latency.
 
 Cycles per instruction stand in a table of the cores that have been compared with real boards; docs/arm-cost.md tells
-how each figure came about. `floating` was fitted on boards: fourteen ncnn networks, counted like this, against their
-published one-thread times on a Raspberry Pi 4 and 5; one factor a core was off by 6-9 % in the median and by 24-35 % at
-worst. `integer` was not fitted: it is `floating` times what a scheduling model of the core (llvm-mca) makes of an
-instruction in ONNX Runtime's INT8 kernels against one in its FP32 kernels:
-
-    Cortex-A72   FP32 .67 .81 .81   INT8 .52 .49 .48 (U8S8) .46 .45 .47 (S8S8)   ratio of the means .63
-    Cortex-A76   FP32 .36 .34 .41 .42   INT8 .41 .39 .39 .39 (U8S8) .42 .40 .38 .39 (S8S8)   ratio of the means 1.03
-
-(MobileNetV2, on A76 also EfficientNet-Lite0, then ResNet50 and YOLOv8n.)
+how each figure came about, and compares sums of kernels with counted networks.
 
 Where a build has no counter (no setup, another core), `kernels_ms` adds up what each of ONNX Runtime's kernels takes:
 one run of the file here names its kernels and the shapes that they make, and tables say how many instructions that
 takes on a Cortex-A72, without dot products of bytes, and on a Cortex-A76, with them. Any other core counts as one of
-these two. docs/arm-cost.md compares such sums with counted networks.
+these two.
 """
 
 from __future__ import annotations
@@ -33,7 +25,6 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Counts, Cpu, find_counter
-from edge_sdk_tools.graph.index import GraphIndex
 from edge_sdk_tools.graph.profile import ProfiledSession, extension_nodes
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step
@@ -56,22 +47,19 @@ CYCLES = {
 """By core, in qemu's spelling. A core that is not here has been compared with no board, and gets no estimate."""
 
 
-_METHOD = "counted instructions x cycles per instruction / clock, one thread; estimated, not measured on a board"
-
-
 class Estimate(BoardEstimate, frozen=True):
     """Estimated time of one inference on one thread of a board, with what it was computed from.
 
-    Attributes:
-        cycles_per_instruction: of that core and mix of integer and floating-point multiplications.
-        clock_mhz: the board's highest clock; a hot board has less.
-        worst_error: the factor by which such an estimate was off at worst where a board's time was known.
+    Cycles are those of that core and mix of integer and floating-point multiplications, the clock is the board's
+    highest: a hot board has less. By `worst_error` such an estimate was off at worst where a board's time was known.
     """
 
     cycles_per_instruction: float
     clock_mhz: int
     worst_error: float = WORST_ERROR
-    method: str = _METHOD
+    method: str = (
+        "counted instructions x cycles per instruction / clock, one thread; estimated, not measured on a board"
+    )
 
 
 def estimate(counts: Counts, target: Target) -> Estimate | None:
@@ -153,13 +141,10 @@ def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: fl
 
 
 class LayerCost(NamedTuple):
-    """Instructions that a convolution takes, per unit of its work.
+    """Instructions that a convolution takes: for each multiply-accumulate, and for each value that it makes.
 
-    Attributes:
-        mac: for each multiply-accumulate.
-        value: for each value that it makes.
-        tap: for each pixel and tap of a kernel larger than 1x1, where the input is copied before the products.
-        depthwise: for each multiply-accumulate of a convolution in which every channel is a group of its own.
+    `tap` counts for each pixel and tap of a kernel larger than 1x1, where the input is copied before the products,
+    `depthwise` in place of `mac` where every channel is a group of its own.
     """
 
     mac: float
@@ -216,8 +201,8 @@ def kernels_ms(model: Path, floats: onnx.ModelProto, target: Target, core: str) 
     """
     session = ProfiledSession(model, model.parent)
     session.run(np.zeros(session.input_shape, session.input_dtype))
-    links = GraphIndex(floats.graph)
-    weights = {n.name: shape for n in floats.graph.node if n.op_type == "Conv" and (shape := links.shape(n.input[1]))}
+    shapes = {weight.name: tuple(weight.dims) for weight in floats.graph.initializer}
+    weights = {n.name: shapes[n.input[1]] for n in floats.graph.node if n.op_type == "Conv" and n.input[1] in shapes}
     cycles = sum(_cycles(event, weights, core) for event in session.stop_profile() if event.is_kernel)
     return cycles / 1e3 / (target.clock_mhz or _CLOCK_MHZ)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, OutputError
-from edge_sdk_tools.arm_cost.counter import Core, Counter, Recipe, counters_folder, current_recipe, find_counter
+from edge_sdk_tools.arm_cost.counter import Counter, Recipe, counters_folder, current_recipe, find_counter
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 from edge_sdk_tools.packages import last_words, pip, run_program
 
@@ -125,17 +125,6 @@ def make_system(folder: Path, archives: Iterable[Path]) -> None:
         unpack(archive, folder)
 
 
-def lay_root(root: Path, system: Path, core: Core) -> None:
-    """Make a root for qemu's -L: links to what `system` holds, and on top files that name `core`."""
-    root.mkdir()
-    for entry in system.iterdir():
-        (root / entry.name).symlink_to(os.path.relpath(entry, root))
-    for name, text in core.files().items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
 _PIP_TIMEOUT_S = 1200
 _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.17
 
@@ -157,9 +146,7 @@ def platforms(machine: str, newest_glibc: int = _NEWEST_GLIBC) -> list[str]:
 def fetch_wheels(arguments: Sequence[str], python: str, platforms: Sequence[str], folder: Path) -> None:
     """Have pip download wheels for another machine into `folder`: requirements, and options such as `--no-deps`.
 
-    Raises:
-        MissingDependencyError: one cannot be had, or the package index cannot be reached.
-        OSError: the disk is full.
+    A MissingDependencyError says that one cannot be had, an OSError that the disk is full.
     """
     machine = ["--implementation", "cp", "--python-version", python, *(f"--platform={name}" for name in platforms)]
     try:
@@ -190,10 +177,8 @@ _DEBIAN = "http://deb.debian.org/debian"
 def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Counter:
     """Make sure that there is a counter for this machine and its ONNX Runtime.
 
-    Raises:
-        MissingDependencyError: apt-get, dpkg-deb or a C compiler is missing, or something cannot be fetched.
-        OutputError: the folder cannot be written, or the disk is full.
-        EdgeError: what was fetched does not work on this machine.
+    A MissingDependencyError says that a program is missing or something cannot be fetched, an OutputError that the
+    folder cannot be written, any other EdgeError that what was fetched does not work on this machine.
     """
     found = find_counter(folder)
     if found is not None:
@@ -257,8 +242,16 @@ def _add_system(counter: Counter, scratch: Path, downloads: Path) -> None:
     recipe = counter.recipe
     apt = Apt("arm64", scratch / "apt-arm64", downloads / "board", debian_sources(recipe.release))
     make_system(counter.system, apt.download([f"python{recipe.python}", *_BOARD]))
+    # A root for qemu's -L: links to what the system holds, and on top files that name the core.
     for core in recipe.cores:
-        lay_root(counter.root(core.model), counter.system, core)
+        root = counter.root(core.model)
+        root.mkdir()
+        for entry in counter.system.iterdir():
+            (root / entry.name).symlink_to(os.path.relpath(entry, root))
+        for name, text in core.files().items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
 
 def _add_wheels(counter: Counter, downloads: Path) -> None:

@@ -18,14 +18,13 @@ import msgspec
 import onnx
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.manifest import Manifest, RuntimeRange
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, calibrate, make_others, plan_sizes
-from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
+from edge_sdk_tools.bundle_folder import bundle_folder
 from edge_sdk_tools.check.gate import as_admitted, check_model, runtime_range
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageSet
@@ -34,16 +33,16 @@ from edge_sdk_tools.distillation.gate import Distilled, check_distillation
 from edge_sdk_tools.evaluate.float_model import check_float_model
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 from edge_sdk_tools.prove.golden import replay_in, replay_variants
-from edge_sdk_tools.prove.parity import Forms, StepKind, measure_chain
+from edge_sdk_tools.prove.parity import Chain, StepKind, measure_chain
 from edge_sdk_tools.quantize.calibration import Activations
-from edge_sdk_tools.quantize.forms import signs_activations
+from edge_sdk_tools.quantize.forms import SIGNED
 from edge_sdk_tools.quantize.quantize import Recipe, first_recipe
-from edge_sdk_tools.report.collect import Compared, Steps, report_of
+from edge_sdk_tools.report.collect import Steps, report_of
 from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html
-from edge_sdk_tools.report.schema import BuildReport, to_json
+from edge_sdk_tools.report.schema import to_json
 from edge_sdk_tools.search.gates import check_size
 from edge_sdk_tools.search.search import RecipeSearch, Search, claim, cross_validate
-from edge_sdk_tools.search.sensitivity import local_noise
+from edge_sdk_tools.search.sensitivity import LayerNoise, local_noise
 from edge_sdk_tools.search.shipped_form import InputTrial, choose_input, fit_to_core
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
@@ -106,12 +105,22 @@ def build(
         # Where nothing held, the float model is measured like the others.
         chosen = search.chosen or make_variants(model, [Recipe(precision="fp32")], lambda _: {})[0]
         first, taken = _fit(chosen, target, folder.work)
-        first, compared = _compare(model, distilled, activations, search, first)
+        first, chain, noise = _compare(model, distilled, activations, search, first)
         made = make_others(variants, sizes, model, first, images.calibration, requires_int8=require_int8)
-        steps = Steps(model, images, checked, distilled, search, made, taken, *compared)
+        steps = Steps(model, images, checked, distilled, search, made, taken, chain, noise)
         report = report_of(steps)
-        manifest = _write(folder, steps, report, runtimes, bundle_version or int(time.time()))
-        _replay(folder.preview(manifest), prove_runtimes, on_progress)
+        carried = add_variants(folder, made)
+        folder.add_labels(checked.labels)
+        folder.add(HTML_FILE, render_html(report).encode())
+        folder.add(JSON_FILE, to_json(report))
+        version = bundle_version or int(time.time())
+        manifest = manifest_of(steps, report.created_at, carried, folder, runtimes, version)
+        # The very files of a whole bundle give their golden outputs, as a device would open them.
+        bundle = folder.preview(manifest)
+        replay_variants(Bundle.open(bundle))
+        for number, wanted in enumerate(prove_runtimes, start=1):
+            replay_in(wanted, bundle)
+            on_progress("replay golden", number, len(prove_runtimes))
         folder.finish(manifest)
     return result_of(report, manifest, steps, folder, helped)
 
@@ -127,7 +136,7 @@ def _judge(model: VariantSpec, images: ImageSplit) -> tuple[str, ...]:
 
 def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVariant, InputTrial]:
     """Requires a model that holds its gates; ensures one of the same outputs in the form that its target likes best."""
-    if signs_activations(target.cpu):
+    if target.cpu == SIGNED:
         return choose_input(fit_to_core(variant, target, work), target, work)
     variant, taken = choose_input(variant, target, work)
     return fit_to_core(variant, target, work), taken  # the core's form of the model that takes levels, where it does
@@ -135,36 +144,24 @@ def _fit(variant: ModelVariant, target: Target, work: Path) -> tuple[ModelVarian
 
 def _compare(
     model: VariantSpec, distilled: Distilled | None, activations: Activations, search: Search, first: ModelVariant
-) -> tuple[ModelVariant, Compared]:
+) -> tuple[ModelVariant, Chain, tuple[LayerNoise, ...]]:
     """Requires the file that ships; ensures that its size and time are within their gates, and compares all forms."""
     files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
     simplified, shown = model.simplified, search.int8
     files |= {"fp32": simplified.given, "simplified": simplified.path, "int8": shown.onnx, "ort": first.converted.model}
-    forms = Forms(model.fp32.session, files, first.precision == "int8", first.tensor)
-    int8 = onnx.load(shown.onnx)
-    with measure_chain(forms, first.proof.images, model.spec, model.target, model.counter) as finish:
+    with measure_chain(
+        model.fp32.session,
+        files,
+        first.proof.images,
+        model.spec,
+        model.target,
+        model.counter,
+        ships_int8=first.precision == "int8",
+        taken=first.tensor,
+    ) as finish:
         estimate = model.estimate(first.converted.model)
-        noise = local_noise(simplified, activations, int8)
+        noise = local_noise(simplified, activations, onnx.load(shown.onnx))
         chain = finish()
     check_size(model.spec.gates, first.proof.model_mb)
     check_latency(estimate, model.target, model.latency_budget_ms)
-    return msgspec.structs.replace(first, estimate=estimate), Compared(int8, chain, noise)
-
-
-def _write(
-    folder: BundleFolder, steps: Steps, report: BuildReport, runtimes: RuntimeRange, bundle_version: int
-) -> Manifest:
-    """Requires models that hold their gates; ensures that every file of the bundle is on the disk, but the manifest."""
-    variants = add_variants(folder, steps.variants)
-    folder.add_labels(steps.checked.labels)
-    folder.add(HTML_FILE, render_html(report).encode())
-    folder.add(JSON_FILE, to_json(report))
-    return manifest_of(steps, variants, folder, runtimes, bundle_version)
-
-
-def _replay(bundle: Path, prove_runtimes: Sequence[str], on_progress: OnProgress) -> None:
-    """Requires a whole bundle; ensures that its very files give their golden outputs, as a device would open them."""
-    replay_variants(Bundle.open(bundle))
-    for number, wanted in enumerate(prove_runtimes, start=1):
-        replay_in(wanted, bundle)
-        on_progress("replay golden", number, len(prove_runtimes))
+    return msgspec.structs.replace(first, estimate=estimate), chain, noise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -91,28 +90,17 @@ def _quality(one: ModelVariant) -> Quality | None:
 
 
 def manifest_of(
-    steps: Steps, variants: tuple[Variant, ...], folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
+    steps: Steps,
+    created_at: str,
+    variants: tuple[Variant, ...],
+    folder: BundleFolder,
+    runtimes: RuntimeRange,
+    bundle_version: int,
 ) -> Manifest:
     """Return what a device needs to know, from what the steps gave."""
-    return described_manifest(
-        steps.spec,
-        steps.model.target,
-        version=bundle_version,
-        created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        variants=variants,
-        opset=steps.checked.opset,
-        onnxruntime=runtimes,
-        fallback_reason=steps.search.fallback_reason,
-        distillation=steps.distilled.promise if steps.distilled else None,
-        provenance=_provenance(steps),
-        files=folder.entries,
-    )
-
-
-def _provenance(steps: Steps) -> Provenance:
     extensions = ("onnxruntime-extensions",) if extension_nodes(steps.checked.proto) else ()
     recipe = steps.first.recipe
-    return Provenance(
+    provenance = Provenance(
         edge_sdk=edge_sdk.__version__,
         libraries={
             "numpy": np.__version__,
@@ -125,6 +113,19 @@ def _provenance(steps: Steps) -> Provenance:
         recipe={**recipe.settings, "input": steps.input.text} if recipe.is_integer else {},
         float_nodes=steps.first.float_nodes,
         calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
+    )
+    return described_manifest(
+        steps.spec,
+        steps.model.target,
+        version=bundle_version,
+        created_at=created_at,
+        variants=variants,
+        opset=steps.checked.opset,
+        onnxruntime=runtimes,
+        fallback_reason=steps.search.fallback_reason,
+        distillation=steps.distilled.promise if steps.distilled else None,
+        provenance=provenance,
+        files=folder.entries,
     )
 
 

@@ -33,18 +33,11 @@ _MOST_CONFIDENT = 1.01
 
 
 def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None]:
-    """Write a bundle for this machine into `folder`, with one float model and labels.
+    """Write a bundle for this machine into an empty folder, with one float model and labels.
 
-    Args:
-        model: a model.toml, or an .onnx file, which is described as by `edge-sdk init`.
-        folder: an empty one, which the caller removes.
-
-    Returns:
-        The bundle, and the description where one was made.
-
-    Raises:
-        ModelError: the model does not pass the export gate, or no decoder reads it.
-        IncompatibleError: no bundle is for this machine.
+    `model` is a model.toml, or an .onnx file, which is described as by `edge-sdk init`: the description is returned
+    too. A ModelError says that it does not pass the export gate or that no decoder reads it, an IncompatibleError that
+    no bundle is for this machine.
     """
     if platform.machine() not in _TARGETS:
         raise IncompatibleError(f"this machine is {platform.machine()}, expected {' or '.join(_TARGETS)}")

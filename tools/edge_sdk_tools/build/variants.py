@@ -37,7 +37,7 @@ from edge_sdk_tools.graph.profile import interleaved_latency_ms, timing_settings
 from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.prove.parity import agreement_of
 from edge_sdk_tools.quantize.calibration import Activations, watch_once
-from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
+from edge_sdk_tools.quantize.convert import MAKERS, Ranges
 from edge_sdk_tools.quantize.quantize import Recipe
 from edge_sdk_tools.search.gates import check_size, gate_failure_of
 from edge_sdk_tools.search.shipped_form import fit_to_core
@@ -77,18 +77,14 @@ def _size(part: str, where: str) -> tuple[int, int]:
 
 
 _SPATIAL = ("AveragePool", "Conv", "MaxPool")
-
-
-Resized: TypeAlias = tuple[ModelSpec, CheckedModel]
-"""The model at another size."""
+Resized: TypeAlias = tuple[ModelSpec, CheckedModel]  # the model at another size
 
 
 def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tuple[int, int], path: Path) -> Resized:
     """Give a checked model another input size, in pixels, in a new file at `path`.
 
-    Raises:
-        UsageError: cells of its outputs would not lie evenly on the input.
-        ModelError: it is made for one size only, or its outputs at this size are not what the decoder reads.
+    A UsageError says that cells of its outputs would not lie evenly on the input, a ModelError that it is made for one
+    size only, or that its outputs at this size are not what the decoder reads.
     """
     _refuse_uneven(spec, checked, size_wh)
     onnx.save(_set_free(checked.proto, spec), path)
@@ -106,15 +102,13 @@ def _stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
     values = graph_values(checked.proto.graph)
     names = [name for node in checked.proto.graph.node if node.op_type in _SPATIAL for name in node.output]
     shapes = [values[name].shape or () for name in names if name in values]
-    return max((_stride(shape[2:], size_wh) for shape in shapes if len(shape) == 4), default=1)
-
-
-def _stride(sides: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> int:
-    (rows, columns), (width, height) = sides, size_wh
-    if not isinstance(rows, int) or not isinstance(columns, int) or min(rows, columns) < 2:
-        return 1
-    even = width % columns == 0 and height % rows == 0 and width // columns == height // rows
-    return width // columns if even else 1
+    strides, (width, height) = [1], size_wh
+    for shape in shapes:
+        rows, columns = shape[2:] if len(shape) == 4 else (None, None)
+        if isinstance(rows, int) and isinstance(columns, int) and min(rows, columns) > 1:
+            is_even = width % columns == 0 and height % rows == 0 and width // columns == height // rows
+            strides.append(width // columns if is_even else 1)
+    return max(strides)
 
 
 def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, int]) -> None:
@@ -154,9 +148,7 @@ def _refusal(spec: ModelSpec, sized: ModelSpec, target: Target) -> str:
 def plan_sizes(spec: ModelSpec, target: Target, request: Request, work: Path, on_progress: OnProgress) -> list[Resized]:
     """Check the model at every requested size, and whether the requested precisions suit it.
 
-    Raises:
-        ModelError: the model does not pass the gate, cannot have one of the sizes, or a precision does not suit it.
-        UsageError: a size or a precision would do no good.
+    A ModelError says that it does not pass the gate or cannot be so, a UsageError that it would do no good.
     """
     sizes = [size for size in request.sizes if size != spec.input.size_wh]
     refusals = [refuse for name in MAKERS if name in request.precisions and (refuse := MAKERS[name].refuse)]

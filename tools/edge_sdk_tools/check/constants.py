@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from edge_sdk_tools.check.model_file import Weight, tensors
+from edge_sdk_tools.check.model_file import Weights, tensors
 from edge_sdk_tools.check.report import Finding, RefusedModelError, error, note, show_shape
 from edge_sdk_tools.graph.index import Value, element_count, element_name, nodes_of
 
@@ -57,13 +57,13 @@ def _check_data(tensor: onnx.TensorProto) -> None:
         raise RefusedModelError(f"{what}, expected {max(allowed)}", _AGAIN)
 
 
-def check_numbers(proto: onnx.ModelProto, weights: tuple[Weight, ...], files: Mapping[str, bytes]) -> list[Finding]:
+def check_numbers(proto: onnx.ModelProto, weights: Weights) -> list[Finding]:
     """Return findings on NaN in constants, infinite weights of layers, and variances below 0; 20 findings at most."""
     uses: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     for node in nodes_of(proto.graph.node):
         for index, name in enumerate(node.input):
             uses[name].append((node.op_type, index))
-    arrays = [(weight.name, weight.read(files)) for weight in weights if weight.data_type in _FLOATS]
+    arrays = [(name, array) for name, array in weights.items() if array.dtype.kind == "f"]
     arrays += [(name, numpy_helper.to_array(t)) for name, t in _constants(proto) if t.data_type in _FLOATS]
     return [finding for name, array in arrays for finding in _judge(name, array, uses[name])][:_SHOWN]
 

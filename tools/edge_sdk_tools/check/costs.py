@@ -6,12 +6,12 @@ The module defines what is counted; docs/check.md repeats it. Fused and quantize
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx
 from onnx import TensorProto
 
-from edge_sdk_tools.check.model_file import Weight, tensors
+from edge_sdk_tools.check.model_file import tensors
 from edge_sdk_tools.check.report import Costs, Finding, OperatorUse, error, note
 from edge_sdk_tools.graph.index import FAR, Value, Values, attribute, element_count, element_name, nodes_of
 
@@ -51,14 +51,14 @@ def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
         return None
 
 
-def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -> Costs:
-    """Add up the costs of a skeleton and its weights."""
+def measure(proto: onnx.ModelProto, weights: Collection[str], values: Values) -> Costs:
+    """Add up the costs of a skeleton and its weights, of which these are the names."""
     # Constants that are a trained parameter, and no bound, shape or axis.
     small = [t for t in tensors(proto.graph) if t.dims and t.data_type not in _NOT_PARAMETERS]
-    held = [Value(element_name(w.data_type), w.dims) for w in weights]
+    held = [values[name] for name in weights if name in values]
     held += [Value(element_name(t.data_type), tuple(t.dims)) for t in small]
     macs = [node_macs(node, values) for node in proto.graph.node if node.op_type in _COUNTED]
-    peak, where = _peak(proto, {w.name for w in weights}, values)
+    peak, where = _peak(proto, weights, values)
     return Costs(
         parameters=min(sum(value.count or 0 for value in held), FAR),
         weight_bytes=min(sum(value.bytes or 0 for value in held), FAR),
@@ -102,7 +102,7 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return min(sum(known), FAR) if known or not counts else None
 
 
-def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[int | None, str]:
+def _peak(proto: onnx.ModelProto, constants: Collection[str], values: Values) -> tuple[int | None, str]:
     """Find the most bytes alive at a node: its inputs, its outputs, and what later nodes still need."""
     images = [image.name for image in proto.graph.input if image.name not in constants]
     # Behind an image of unknown size little but shape arithmetic has a known one: its bytes say nothing.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import first_line
 from edge_sdk.inference.profile import ProfileEvent
-from edge_sdk_tools.check.model_file import DTYPES, Weight
+from edge_sdk_tools.check.model_file import Weights
 from edge_sdk_tools.check.report import RefusedModelError
 from edge_sdk_tools.graph.index import Value, Values, nodes_of
 from edge_sdk_tools.graph.profile import register_extensions
@@ -31,9 +30,7 @@ _LOOPS_CPU_S = 10.0  # of one image, in a model whose loops may have no end
 _TOLERANCE = 1e-4  # of the largest output: the same kernels in the same order differ by rounding only
 
 
-def trial_run(
-    proto: onnx.ModelProto, weights: Sequence[Weight], values: Values, files: Mapping[str, bytes]
-) -> dict[str, Value]:
+def trial_run(proto: onnx.ModelProto, weights: Weights, values: Values) -> dict[str, Value]:
     """Load and run a skeleton once, on an image of zeros; a RefusedModelError says that ONNX Runtime does not.
 
     Return `values`, with the shapes that tensors took where inference did not know them.
@@ -41,11 +38,11 @@ def trial_run(
     level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # all of the default but layouts, which copy the weights
     session = _load(proto, level)
     has_loops = any(node.op_type in ("Loop", "Scan") for node in nodes_of(proto.graph.node))
-    arrays = _run(session, _feeds(session, weights, files), _LOOPS_CPU_S if has_loops else None)
+    arrays = _run(session, weights, _LOOPS_CPU_S if has_loops else None)
     seen = {o.name: tuple(a.shape) for o, a in zip(session.get_outputs(), arrays, strict=True)}
     made = [name for node in proto.graph.node for name in node.output if name]
     is_open = any(name not in values or values[name].count is None for name in made)
-    observed = _observed(proto, weights, files) if is_open else {}
+    observed = _observed(proto, weights) if is_open else {}
     unknown, known = Value(None, None), dict(values)
     for name, shape in seen.items():
         observed[name] = Value(observed.get(name, unknown).element, shape)
@@ -56,13 +53,7 @@ def trial_run(
     return known
 
 
-def compare(
-    original: onnx.ModelProto,
-    converted: onnx.ModelProto,
-    weights: Sequence[Weight],
-    files: Mapping[str, bytes],
-    image: NDArray[np.float32],
-) -> str:
+def compare(original: onnx.ModelProto, converted: onnx.ModelProto, weights: Weights, image: NDArray[np.float32]) -> str:
     """Run two skeletons on the same image with their real weights; a RefusedModelError says that one does not run.
 
     What differs is returned in words; empty when nothing does.
@@ -70,9 +61,8 @@ def compare(
     results = []
     for proto in (original, converted):
         session = _load(proto, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
-        known = {w.name: w.read(files) for w in weights}
-        [name] = [i.name for i in session.get_inputs() if i.name not in known]
-        results.append(_run(session, {**known, name: image}))
+        [name] = [i.name for i in session.get_inputs() if i.name not in weights]
+        results.append(_run(session, {**weights, name: image}))
     for output, before, after in zip(original.graph.output, *results, strict=True):
         if before.shape != after.shape:
             return f"output {output.name!r} has shape {after.shape}, before {before.shape}"
@@ -83,11 +73,11 @@ def compare(
     return ""
 
 
-def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
+def _observed(proto: onnx.ModelProto, weights: Weights) -> dict[str, Value]:
     with tempfile.TemporaryDirectory() as folder:
         level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # every node keeps its name
         session = _load(proto, level, Path(folder) / "shapes")
-        _run(session, _feeds(session, weights, files))
+        _run(session, weights)
         try:
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
         except (OSError, msgspec.DecodeError):  # no space for it: what cannot be seen stays unknown
@@ -122,10 +112,12 @@ def _load(
         raise _failed("cannot load it", cause) from cause
 
 
-def _run(
-    session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]], limit_s: float | None = None
-) -> list[NDArray[Any]]:
-    """Run a session; a RefusedModelError says that it failed, or took more than `limit_s` seconds of CPU."""
+def _run(session: ort.InferenceSession, known: Weights, limit_s: float | None = None) -> list[NDArray[Any]]:
+    """Run a session on zeros for what is not known, which take no memory because nobody writes them.
+
+    A RefusedModelError says that it failed, or took more than `limit_s` seconds of CPU.
+    """
+    feeds = {i.name: known.get(i.name, np.zeros(i.shape, np.float32)) for i in session.get_inputs()}
     run, ended = ort.RunOptions(), threading.Event()
 
     def watch(end_s: float) -> None:
@@ -135,7 +127,7 @@ def _run(
     if limit_s is not None:
         threading.Thread(target=watch, args=(time.process_time() + limit_s,), daemon=True).start()
     try:
-        return [np.asarray(array) for array in session.run(None, dict(feeds), run)]
+        return [np.asarray(array) for array in session.run(None, feeds, run)]
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
         if run.terminate:
             what = f"a model with a loop ran for {limit_s:g} s of CPU on one image and had not ended"
@@ -143,15 +135,6 @@ def _run(
         raise _failed("failed to run it", cause) from cause
     finally:
         ended.set()
-
-
-def _feeds(
-    session: ort.InferenceSession, weights: Sequence[Weight], files: Mapping[str, bytes]
-) -> dict[str, NDArray[np.generic]]:
-    """Return all inputs: the weights from `files`, or zeros, which take no memory because nobody writes them."""
-    feeds = {w.name: w.read(files) if files else np.zeros(w.dims, DTYPES[w.data_type]) for w in weights}
-    feeds.update((i.name, np.zeros(i.shape, np.float32)) for i in session.get_inputs() if i.name not in feeds)
-    return feeds
 
 
 def _failed(what: str, cause: Exception) -> RefusedModelError:

@@ -17,33 +17,22 @@ import onnx.checker
 import onnx.shape_inference
 import onnx.version_converter
 
+from edge_sdk.inference.runtime import CPU
 from edge_sdk_tools.check import operators, shapes
 from edge_sdk_tools.check.constants import check_data, check_numbers, check_training
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
 from edge_sdk_tools.check.dry_run import compare, trial_run
 from edge_sdk_tools.check.model_file import ModelFile, read_model
-from edge_sdk_tools.check.report import (
-    CPU,
-    CheckReport,
-    Costs,
-    Finding,
-    RefusedModelError,
-    error,
-    in_order,
-    note,
-    warning,
-)
+from edge_sdk_tools.check.report import CheckReport, Costs, Finding, RefusedModelError, error, in_order, note, warning
 from edge_sdk_tools.check.sandbox import Examined, Job, read_request, write_answer
-from edge_sdk_tools.graph.index import Values, declared_value, graph_values
+from edge_sdk_tools.graph.index import Values, declared_value, graph_values, nodes_of
 from edge_sdk_tools.graph.profile import extension_nodes
 
 _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
 """Rules whose errors lie in values of weights, which a trial with zeros does not see."""
 
 _STRIDE = 32  # that of the deepest level of most detectors
-_MISFITS = ("shape", "run", "onnx")
-"""Rules whose errors follow from a size that the layers cannot halve often enough."""
-
+_MISFITS = ("shape", "run", "onnx")  # rules whose errors follow from a size that the layers cannot halve often enough
 _SAID_BETTER = ("No Op registered", "is deprecated in domain_version")
 
 
@@ -83,7 +72,7 @@ class _Examination:
 
     def __init__(self, job: Job, file: ModelFile, proto: onnx.ModelProto) -> None:
         self._job, self._file, self._proto = job, file, proto
-        self._weights = {weight.name for weight in file.weights}
+        self._weights = file.weights
         self._table = operators.kernel_table(job.onnxruntime)  # None where edge-sdk brings none
         self._opset = shapes.opsets_of(proto).get("")
         self._original: onnx.ModelProto | None = None  # before its opset was raised
@@ -101,20 +90,22 @@ class _Examination:
         self._fix_input()
         self._findings += check_training(self._proto)
         self._proto.ClearField("training_info")
-        self._findings += check_numbers(self._proto, self._file.weights, self._file.files)
+        self._findings += check_numbers(self._proto, self._weights)
         if self._opset is None or self._opset < shapes.LOWEST_OPSET:
             return self._as_declared(report)
         if self._opset < shapes.QUANTIZABLE_OPSET:
             self._raise_opset()
         if not self._needs_weights():
-            self._file.files.clear()  # the trial takes zeros: from here on their memory is free for activations
+            # The trial takes zeros, which nobody writes: from here on their memory is free for activations.
+            self._file.weights.update((name, np.zeros(w.shape, w.dtype)) for name, w in self._weights.items())
         self._infer()
         report = self._judge(report)
-        costs = self._costs()
-        self._check_memory(costs)
+        costs, target = measure(self._proto, self._weights, self._values), self._job.target
+        if target is not None and not any(finding.rule == "size" for finding in self._findings):
+            self._findings += check_memory(costs, target.memory_mb, target.name)
         if self._can_run():
             self._try()
-            costs = self._costs()
+            costs = measure(self._proto, self._weights, self._values)
         self._check_whole()
         return self._finish(report, costs)
 
@@ -164,8 +155,8 @@ class _Examination:
 
     def _needs_weights(self) -> bool:
         """Tell whether zeros would not do: to compare with the original, or where shapes or operators need values."""
-        is_particular = shapes.depends_on_values(self._proto) or bool(extension_nodes(self._proto))
-        return self._original is not None or is_particular
+        is_open = any(node.op_type in shapes.DATA_DEPENDENT for node in nodes_of(self._proto.graph.node))
+        return self._original is not None or is_open or bool(extension_nodes(self._proto))
 
     def _infer(self) -> None:
         self._proto, found = shapes.infer(self._proto)
@@ -204,38 +195,28 @@ class _Examination:
         try:
             onnx.checker.check_model(self._proto)
         except onnx.checker.ValidationError as cause:
-            self._findings.append(error("onnx", _checker_line(cause), "export the model again"))
+            lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+            telling = [line for line in lines if "No Op registered" in line or "Error" in line]
+            said = (telling or lines or [type(cause).__name__])[0]
+            self._findings.append(error("onnx", said, "export the model again"))
         if any(f.rule == "unknown-operator" for f in self._findings):
             self._findings = [f for f in self._findings if not any(words in f.what for words in _SAID_BETTER)]
-
-    def _costs(self) -> Costs:
-        return measure(self._proto, self._file.weights, self._values)
-
-    def _check_memory(self, costs: Costs) -> None:
-        target = self._job.target
-        if target is not None and not any(finding.rule == "size" for finding in self._findings):
-            self._findings += check_memory(costs, target.memory_mb, target.name)
 
     def _try(self) -> None:
         """Load and run it, fill in what inference left open, and compare with the original opset."""
         try:
-            self._values = trial_run(self._proto, self._file.weights, self._values, self._file.files)
+            self._values = trial_run(self._proto, self._weights, self._values)
         except RefusedModelError as cause:
             self._findings.append(cause.finding("run"))
             return
-        self._declare_extensions()
+        # What follows from the outputs of custom operators is inferred of what the trial knows.
+        if made := [name for node in extension_nodes(self._proto) for name in node.output]:
+            shapes.declare(self._proto, made, self._values)
+            self._proto = onnx.shape_inference.infer_shapes(self._proto, data_prop=True)
+            self._values = {**self._values, **graph_values(self._proto.graph)}
         shapes.fix_outputs(self._proto, self._values)
         if self._original is not None and not self._has_errors():
             self._compare(self._original)
-
-    def _declare_extensions(self) -> None:
-        """Infer what follows from the outputs of custom operators, which only the trial knows."""
-        made = [name for node in extension_nodes(self._proto) for name in node.output]
-        if not made:
-            return
-        shapes.declare(self._proto, made, self._values)
-        self._proto = onnx.shape_inference.infer_shapes(self._proto, data_prop=True)
-        self._values = {**self._values, **graph_values(self._proto.graph)}
 
     def _compare(self, original: onnx.ModelProto) -> None:
         """Add a finding if the model computes something else since its opset was raised."""
@@ -244,7 +225,7 @@ class _Examination:
         pixels = np.random.default_rng(0).uniform(0, 255, spec.tensor_shape).astype(np.float32)
         image = (pixels - np.float32(np.mean(spec.mean))) / np.float32(np.mean(spec.std))
         try:
-            difference = compare(original, self._proto, self._file.weights, self._file.files, image)
+            difference = compare(original, self._proto, self._weights, image)
         except RefusedModelError as cause:
             what = f"{raised} could not be compared with the original: {cause.what}"
             self._findings.append(note("opset", what, "export it with opset 17, so that nothing needs raising"))
@@ -291,13 +272,7 @@ class _Examination:
         )
         if not (passed and self._job.wants_model):
             return Examined(report)
-        return Examined(report, self._proto.SerializeToString(), self._file.weights)
-
-
-def _checker_line(cause: Exception) -> str:
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    telling = [line for line in lines if "No Op registered" in line or "Error" in line]
-    return (telling or lines or [type(cause).__name__])[0]
+        return Examined(report, self._proto.SerializeToString())
 
 
 if __name__ == "__main__":

@@ -75,13 +75,9 @@ _CPU_S_PER_MB = 0.2
 
 
 class CheckedModel(msgspec.Struct, frozen=True, eq=False):
-    """A model that passed the gate.
+    """A model that passed the gate: with fixed shapes, inferred throughout, and an opset that is high enough.
 
-    Attributes:
-        proto: the model with fixed shapes, inferred throughout.
-        sha256: of the file it came from and of those that hold its weights, in hex.
-        opset: opset of ai.onnx, raised where it was too low.
-        warnings: what `edge-sdk check` warns of, a line each.
+    `sha256` is that of the file it came from and of those that hold its weights, in hex.
     """
 
     proto: onnx.ModelProto
@@ -144,7 +140,7 @@ def check_model(
 
 def _assembled(spec: ModelSpec, examined: Examined, report: CheckReport) -> CheckedModel:
     try:
-        proto = assemble(Path(spec.model), report.files, examined.skeleton, examined.weights, report.sha256)
+        proto = assemble(Path(spec.model), report.files, examined.skeleton, report.sha256)
     except RefusedModelError as cause:  # it was there a moment ago
         raise ModelError(f"{spec.model}: {cause}") from cause
     warnings = tuple(finding.line for finding in report.of("warning"))

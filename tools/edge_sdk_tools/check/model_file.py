@@ -2,30 +2,30 @@
 
 A model is untrusted and must not choose which files of this machine are read. It may only name existing parts of
 regular files in its own folder, by plain relative paths. Every file is read once, so what is hashed is what is
-used. Large weights are cut out and left in their files: checker, inference and a trial run then work on a skeleton of a
-few hundred kilobytes. What is no ONNX model is recognised by its first bytes.
+used. Large weights are taken out: checker, inference and a trial run then work on a skeleton of a few hundred
+kilobytes. What is no ONNX model is recognised by its first bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, fields, length_field
+from edge_sdk.bundle.model_file import Damaged, fields
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import open_regular
-from edge_sdk_tools.check.report import RefusedModelError, show_shape
+from edge_sdk_tools.check.report import RefusedModelError
 from edge_sdk_tools.graph.index import element_count, initializers_of, nodes_of, replace_all
 
 MOST_BYTES = 2**31 - 1
@@ -106,104 +106,57 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
 """By TensorProto.DataType; ONNX writes little-endian. Other types are never large in a vision model."""
 
 
-class Weight(msgspec.Struct, frozen=True):
-    """One weight of a model.
+LARGE_BYTES = 4096  # smaller constants stay: shapes, axes, scales, whatever else inference and conversion have to read
+Weights: TypeAlias = dict[str, NDArray[np.generic]]
+"""The large weights of a model by name, read-only."""
 
-    Attributes:
-        data_type: TensorProto's number of its type, one of `DTYPES`.
-        file: the file that holds it, relative to the model's folder; empty for the model itself.
-        offset, length: where in that file, in bytes.
+
+def put_weights(proto: onnx.ModelProto, weights: Weights) -> None:
+    """Make the inputs that stand for weights initializers that hold their data again, in place."""
+    asked = [value.name for value in proto.graph.input if value.name in weights]
+    replace_all(proto.graph.input, [value for value in proto.graph.input if value.name not in weights])
+    proto.graph.initializer.extend(numpy_helper.from_array(weights[name], name) for name in asked)
+
+
+def _take_weights(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]) -> Weights:
+    """Take large initializers out of a model, in place; whatever else lies in other files is put into it.
+
+    Inputs of the same name, type and shape stand for them. Other initializers are no inputs any more, as files before
+    IR version 4 have them: ONNX Runtime folds no constant that a caller might replace.
     """
-
-    name: str
-    data_type: int
-    dims: tuple[int, ...]
-    file: str
-    offset: int
-    length: int
-
-    def read(self, files: Mapping[str, bytes]) -> NDArray[np.generic]:
-        """View it in the files' bytes, without a copy; read-only, of shape `dims`."""
-        data = files[self.file]
-        return np.frombuffer(data, DTYPES[self.data_type], math.prod(self.dims), self.offset).reshape(self.dims)
-
-
-LARGE_BYTES = 4096
-"""Smaller constants stay: shapes, axes, scales and whatever else inference and conversion have to read."""
-
-_GRAPH, _INITIALIZER = 7, 5  # fields of ModelProto, of GraphProto
-_FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA = 4, 9, 10  # fields of TensorProto
-_PACKED = {_FLOAT_DATA: TensorProto.FLOAT, _DOUBLE_DATA: TensorProto.DOUBLE}
+    graph = proto.graph
+    found = [(tensor, _large(tensor, folder, files)) for tensor in graph.initializer]
+    weights = {tensor.name: array for tensor, array in found if array is not None}
+    for tensor in tensors(graph):
+        if tensor.data_location == TensorProto.EXTERNAL and tensor.name not in weights:
+            file, offset, length = _span(tensor, folder, files)
+            tensor.raw_data = files[file][offset : offset + length]
+            tensor.ClearField("data_location")
+            del tensor.external_data[:]
+    infos = [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer if t.name in weights]
+    constants = {tensor.name for tensor in graph.initializer}
+    replace_all(graph.input, [*(value for value in graph.input if value.name not in constants), *infos])
+    replace_all(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in weights])
+    return weights
 
 
-def cut(data: bytes) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    """Take the data of large initializers out of a serialised model; raise Damaged for no or several ModelProtos.
-
-    Return its bytes without them, and where each lay, offset and length by the number of its initializer.
-    """
-    parts: list[bytes] = []
-    spans: dict[int, tuple[int, int]] = {}
-    graphs = 0
-    for field in fields(data, 0, len(data)):
-        if field.number == _GRAPH and field.wire_type == LENGTH:
-            graphs += 1
-            parts.append(length_field(_GRAPH, _cut_graph(data, field, spans)))
-        else:
-            parts.append(data[field.start : field.end])
-    if graphs != 1:
-        raise Damaged
-    return b"".join(parts), spans
-
-
-def take_weights(proto: onnx.ModelProto, weights: Sequence[Weight]) -> None:
-    """Replace initializers by inputs of the same name, type and shape, in place.
-
-    Other initializers are no inputs any more, as files before IR version 4 have them: ONNX Runtime folds no constant
-    that a caller might replace.
-    """
-    names = {weight.name for weight in weights}
-    constants = {tensor.name for tensor in proto.graph.initializer}
-    replace_all(proto.graph.input, [i for i in proto.graph.input if i.name not in constants])
-    replace_all(proto.graph.initializer, [t for t in proto.graph.initializer if t.name not in names])
-    proto.graph.input.extend(helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
-
-
-def put_weights(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> None:
-    """Undo `take_weights`: initializers that hold their data again, in place."""
-    names = {weight.name for weight in weights}
-    replace_all(proto.graph.input, [i for i in proto.graph.input if i.name not in names])
-    for weight in weights:
-        tensor = proto.graph.initializer.add(name=weight.name, data_type=weight.data_type, dims=weight.dims)
-        tensor.raw_data = files[weight.file][weight.offset : weight.offset + weight.length]
-
-
-def _cut_graph(data: bytes, graph: Field, spans: dict[int, tuple[int, int]]) -> bytes:
-    parts: list[bytes] = []
-    index = 0
-    for field in fields(data, graph.value, graph.end):
-        is_initializer = field.number == _INITIALIZER and field.wire_type == LENGTH
-        span = _large_data(data, field) if is_initializer else None
-        if span is None:
-            parts.append(data[field.start : field.end])
-        else:
-            spans[index] = (span.value, span.end - span.value)
-            parts.append(length_field(_INITIALIZER, data[field.value : span.start] + data[span.end : field.end]))
-        index += is_initializer
-    return b"".join(parts)
-
-
-def _large_data(data: bytes, tensor: Field) -> Field | None:
-    """Return the one field that holds a tensor's data, if it is large and of a type that is cut out."""
-    if tensor.end - tensor.value < LARGE_BYTES:
+def _large(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> NDArray[np.generic] | None:
+    """Return the data of a tensor that is large, or lies in another file, and is as its type and shape say."""
+    dtype = DTYPES.get(tensor.data_type)
+    if dtype is None or min(tensor.dims, default=0) < 0:
         return None
-    found = list(fields(data, tensor.value, tensor.end))
-    held = [f for f in found if f.number in (*_PACKED, _RAW_DATA) and f.wire_type == LENGTH]
-    if len(held) != 1 or held[0].end - held[0].value < LARGE_BYTES:
+    count = element_count(tensor.dims)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        file, offset, length = _span(tensor, folder, files)
+        flat = np.frombuffer(files[file], np.uint8, length, offset)
+    elif count * dtype.itemsize < LARGE_BYTES:
         return None
-    header = TensorProto.FromString(data[tensor.value : held[0].start] + data[held[0].end : tensor.end])
-    expected = _PACKED.get(held[0].number, header.data_type)
-    is_here = header.data_location != TensorProto.EXTERNAL
-    return held[0] if is_here and header.data_type in DTYPES and expected == header.data_type else None
+    elif tensor.HasField("raw_data"):
+        flat = np.frombuffer(tensor.raw_data, np.uint8)
+    else:
+        held = tensor.double_data if tensor.data_type == TensorProto.DOUBLE else tensor.float_data
+        flat = np.array(held, dtype).view(np.uint8)
+    return flat.view(dtype).reshape(tensor.dims) if flat.size == count * dtype.itemsize else None
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -214,18 +167,19 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
 
 
+_GRAPH = 7  # field of ModelProto
 _LONGEST_NAME = 2000  # exporters join the names of modules, a few hundred characters
 
 
 class ModelFile(msgspec.Struct, frozen=True, eq=False):
     """One model file that was read: its graph, in which inputs stand for the large weights, and these weights.
 
-    `files` has the bytes of the model, under an empty name, and of each file that it names; `sha256` is their `digest`.
+    `sizes` has the bytes of the model, under an empty name, and of each file that it names; `sha256` is their `digest`.
     """
 
     proto: onnx.ModelProto
-    weights: tuple[Weight, ...]
-    files: dict[str, bytes]
+    weights: Weights
+    sizes: dict[str, int]
     sha256: str
 
 
@@ -233,9 +187,9 @@ def read_model(path: Path) -> ModelFile:
     """Read a model and the files that it names; a RefusedModelError says what is wrong with them."""
     data = _read(path)
     try:
-        skeleton, spans = cut(data)
-        proto = onnx.ModelProto.FromString(skeleton)
-    except (Damaged, DecodeError):
+        proto = onnx.ModelProto.FromString(data)
+        [_graph] = [field for field in fields(data, 0, len(data)) if field.number == _GRAPH]
+    except (Damaged, DecodeError, ValueError):  # ValueError: two models in one file, which would run into each other
         raise no_model(data) from None
     if not proto.graph.node:
         raise RefusedModelError("not an ONNX model: there are no nodes in it", _AGAIN)
@@ -248,21 +202,20 @@ def read_model(path: Path) -> ModelFile:
     if idle is not None:
         raise RefusedModelError(f"damaged: node {idle.name!r} ({idle.op_type}) has no output", _AGAIN)
     files = {"": data}
-    weights = [_checked(proto.graph.initializer[index], "", *span) for index, span in spans.items()]
-    weights += _read_external(proto, path.parent, files)
-    take_weights(proto, weights)
-    return ModelFile(proto, tuple(weights), files, digest(files))
+    weights = _take_weights(proto, path.parent, files)
+    skeleton = onnx.ModelProto.FromString(proto.SerializeToString())  # a message keeps the memory of what it lost
+    return ModelFile(skeleton, weights, {name: len(data) for name, data in files.items()}, digest(files))
 
 
-def assemble(
-    path: Path, names: Sequence[str], skeleton: bytes, weights: Sequence[Weight], sha256: str
-) -> onnx.ModelProto:
+def assemble(path: Path, names: Sequence[str], skeleton: bytes, sha256: str) -> onnx.ModelProto:
     """Put a checked skeleton and its weights together; a ModelError says that a file has changed since."""
     files = {"": _read(path), **{name: read_external(path.parent, name, MOST_BYTES) for name in names}}
     if digest(files) != sha256:
         raise ModelError(f"{path}: changed while it was checked; check it again")
+    # Its bytes are not needed any more when its weights are there a second time.
+    weights = _take_weights(onnx.ModelProto.FromString(files.pop("")), path.parent, files)
     proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
-    put_weights(proto, weights, files)
+    put_weights(proto, weights)
     return proto
 
 
@@ -280,23 +233,6 @@ def digest(files: Mapping[str, bytes]) -> str:
 def _read(path: Path) -> bytes:
     with open_model(path) as file:
         return read_opened(file, MOST_BYTES)
-
-
-def _read_external(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]) -> list[Weight]:
-    """Read what lies in other files; large weights are returned, everything else is put into the model."""
-    weights = [
-        _checked(tensor, *_span(tensor, folder, files))
-        for tensor in proto.graph.initializer
-        if tensor.data_location == TensorProto.EXTERNAL and tensor.data_type in DTYPES
-    ]
-    large = {weight.name for weight in weights}
-    for tensor in tensors(proto.graph):
-        if tensor.data_location == TensorProto.EXTERNAL and tensor.name not in large:
-            file, offset, length = _span(tensor, folder, files)
-            tensor.raw_data = files[file][offset : offset + length]
-            tensor.ClearField("data_location")
-            del tensor.external_data[:]
-    return weights
 
 
 def _names(proto: onnx.ModelProto) -> Iterator[object]:
@@ -345,13 +281,3 @@ def _number(tensor: onnx.TensorProto, text: str) -> int:
         what = f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes"
         raise RefusedModelError(what, "save the model again")
     return int(text)
-
-
-def _checked(tensor: onnx.TensorProto, file: str, offset: int, length: int) -> Weight:
-    dims = tuple(tensor.dims)
-    is_shape = min(dims, default=0) >= 0
-    expected = element_count(dims) * DTYPES[tensor.data_type].itemsize if is_shape else 0
-    if not is_shape or expected != length:
-        what = f"weight {tensor.name!r} has shape {show_shape(dims)} and holds {length} bytes, expected {expected}"
-        raise RefusedModelError(what, "export the model again")
-    return Weight(tensor.name, tensor.data_type, dims, file, offset, length)

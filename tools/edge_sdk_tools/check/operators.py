@@ -18,8 +18,8 @@ import msgspec
 import onnx
 
 from edge_sdk.bundle.manifest import parse_version
-from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
-from edge_sdk_tools.check.report import CPU, Finding, ProviderCoverage, error, warning
+from edge_sdk.inference.runtime import CPU, EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
+from edge_sdk_tools.check.report import Finding, ProviderCoverage, error, warning
 from edge_sdk_tools.graph.index import Value, Values, graph_values, nodes_of
 from edge_sdk_tools.graph.profile import has_extensions
 
@@ -55,12 +55,9 @@ _MAKES_NO_KERNEL = "Constant"  # becomes a weight when the model is loaded
 
 
 class KernelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """The kernels of one ONNX Runtime.
+    """The kernels of one ONNX Runtime, by domain (`ai.onnx` for the default one) and operator.
 
-    Attributes:
-        max_opset, max_ir_version: the highest ai.onnx opset and IR version of a model that it loads, measured.
-        type_sets: sets of types that many kernels share, by name.
-        kernels: kernels by domain (`ai.onnx` for the default one) and operator.
+    The highest opset and IR version of a model that it loads were measured; `type_sets` are shared by many kernels.
     """
 
     onnxruntime: str
@@ -121,13 +118,10 @@ ONNX_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
 class OperatorSchema(NamedTuple):
-    """One version of one operator.
+    """One version of one operator, with name and type parameter (`T`), or type, of each input and output.
 
-    Attributes:
-        since_version: the opset that brought this version.
-        inputs, outputs: name and type parameter (`T`), or type, of each; the last may stand for any further ones.
-        is_deprecated: whether the operator is absent from this opset on.
-        has_body: whether ONNX defines it by other operators too, as which it runs where there is no kernel.
+    The last of them may stand for any further ones. A deprecated operator is absent from this opset on. One that
+    `has_body` is defined by other operators too, as which it runs where there is no kernel.
     """
 
     since_version: int
@@ -195,18 +189,11 @@ class Verdict(NamedTuple):
         return self.kind in ("runs", "casts", "extension")
 
 
-PROVIDER_TABLES = Path(__file__).parent / "providers"
-"""The folder of the provider tables, one NAME.json for each provider."""
-
-
 class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """The operators and types that one execution provider supports.
+    """The operators of ai.onnx that one execution provider takes, by the document `source`.
 
-    Attributes:
-        source: the document that the table follows.
-        unknown: operators of ai.onnx that the provider takes in some versions only.
-        operators: operators of ai.onnx that the provider takes, each with its first and last versions as in `Kernel`.
-            Empty where the document names no versions.
+    `operators` have first and last versions as in `Kernel`, or none where the document names no versions; `unknown` are
+    taken in some versions only.
     """
 
     provider: str
@@ -228,16 +215,10 @@ class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=
         return not versions or any(implements(first, last, since) for first, last in versions)
 
 
-@functools.cache
-def provider_table(provider: str) -> ProviderTable | None:
-    """Read the table of a provider; None when edge-sdk has none."""
-    path = PROVIDER_TABLES / f"{provider}.json"
-    return msgspec.json.decode(path.read_bytes(), type=ProviderTable) if path.is_file() else None
-
-
 def coverage(provider: str, nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int]) -> ProviderCoverage:
-    """Return which nodes of a model a provider takes."""
-    table = provider_table(provider)
+    """Return which nodes of a model a provider takes; unknown where edge-sdk has no table of it."""
+    path = Path(__file__).parent / "providers" / f"{provider}.json"
+    table = msgspec.json.decode(path.read_bytes(), type=ProviderTable) if path.is_file() else None
     taken = [(node.op_type, table.takes(node, opsets.get("", 1)) if table else None) for node in nodes]
     return _covered(provider, table.source if table else "unknown", taken)
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from edge_sdk.core.errors import ModelError, one_line
 
-CPU = "CPUExecutionProvider"
-"""The execution provider that takes what the others leave."""
-
 Severity: TypeAlias = Literal["error", "warning", "note"]
 """`error` fails the check; `warning` costs speed, memory or accuracy; `note` is worth knowing."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the gate found.
+    """One thing that the gate found, about a node, tensor or file, or the model as a whole.
 
-    Attributes:
-        rule: what was checked, one word or two, for scripts: `kernel`, `opset`, `nan-weight` ...
-        where: the node, tensor or file; empty for the model as a whole.
-        what: the whole sentence, with what was expected and got.
-        next_step: what to do; it begins with "nothing to do" where that is so.
+    `rule` is for scripts: `kernel`, `opset`, `nan-weight` ... `what` is the whole sentence, with what was expected and
+    got, and `next_step` what to do; it begins with "nothing to do" where that is so.
     """
 
     severity: Severity
@@ -43,19 +38,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.what}; {self.next_step}"
 
 
-def error(rule: str, what: str, next_step: str, where: str = "") -> Finding:
-    """Make a finding that fails the check."""
-    return Finding(severity="error", rule=rule, where=where, what=what, next_step=next_step)
+def finding(severity: Severity, rule: str, what: str, next_step: str = "nothing to do", where: str = "") -> Finding:
+    """Make a finding."""
+    return Finding(severity=severity, rule=rule, where=where, what=what, next_step=next_step)
 
 
-def warning(rule: str, what: str, next_step: str, where: str = "") -> Finding:
-    """Make a finding that costs speed, memory or accuracy."""
-    return Finding(severity="warning", rule=rule, where=where, what=what, next_step=next_step)
-
-
-def note(rule: str, what: str, next_step: str = "nothing to do", where: str = "") -> Finding:
-    """Make a finding that is worth knowing."""
-    return Finding(severity="note", rule=rule, where=where, what=what, next_step=next_step)
+error, warning, note = partial(finding, "error"), partial(finding, "warning"), partial(finding, "note")
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
@@ -84,13 +72,10 @@ class OperatorUse(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What one run costs, by the shapes; docs/check.md says what is counted.
+    """What one run costs, by the shapes; docs/check.md says what is counted, and None stands for what is not known.
 
-    Attributes:
-        macs: multiply-accumulates; None where no shape is known to count them by.
-        peak_activation_bytes: the most that activations take at once, when each is kept until its last use; None where
-            the size of the image is not known. `peak_node` is where.
-        unknown_nodes: nodes that are left out because a shape is not known.
+    Activations have their peak at `peak_node`, when each is kept until its last use. `unknown_nodes` are left out
+    because a shape is not known.
     """
 
     parameters: int
@@ -122,13 +107,11 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         target: name of the target; None for this machine.
         onnxruntime: the version that must run the model.
         kernel_table: version of the table that its operators were held against; empty without one.
-        passed: no finding is an error.
         sha256: of the model and the files that it names, in hex; empty when it cannot be read.
         size_mb: of these files, MB of 1e6 bytes.
         files: other files that hold its weights, relative to its folder.
         opset, used_opset: opset of ai.onnx as in the file, and after raising.
-        producer: the program that wrote it.
-        metadata: what that program wrote about the model, by key.
+        metadata: what the program that wrote it says about the model, by key.
         input: the image; None when there is not exactly one input.
         declared: shape of the image as the file declares it; None without.
         costs: None when the graph is not sound.

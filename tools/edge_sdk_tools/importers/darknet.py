@@ -1,7 +1,7 @@
 """Darknet .cfg + .weights -> ONNX and the model.toml that describes it, compared with Darknet's own arithmetic.
 
-`DarknetModel` is the original in that comparison: Darknet's forward pass in NumPy, from the .cfg and the numbers of the
-.weights file as they are. It shares their readers with `darknet_graph`, and nothing else.
+The original in that comparison is Darknet's forward pass in NumPy, from the .cfg and the numbers of the .weights file
+as they are. It shares their readers with the conversion, and nothing else.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import ModelError, OutputError
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.datasets.class_names import read_labels
+from edge_sdk_tools.importers import darknet_graph
 from edge_sdk_tools.importers.comparison import make_probes, observe, probe_images
-from edge_sdk_tools.importers.darknet_cfg import EPSILON, Section, Weights, read_cfg, read_weights
-from edge_sdk_tools.importers.darknet_graph import INPUT_NAME, Graph, Value, add_layer
+from edge_sdk_tools.importers.darknet_graph import EPSILON, Graph, Section, Weights
 from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, check_writable
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SIDE_PX = (8, 8192)  # what model.toml allows
-_COLORS = {1: "GRAY", 3: "RGB"}
 
 
 def import_darknet(
@@ -57,13 +55,13 @@ def import_darknet(
         raise ModelError(f"{cfg}: {name!r} is no model name, expected letters, digits, dots, dashes and underscores")
     check_writable(folder, folder)
     with one_step(on_progress, "convert"):
-        net, layers = read_cfg(cfg)
-        graph = _build_graph(net, layers)
+        net, layers = darknet_graph.read_cfg(cfg)
+        graph = darknet_graph.build_graph(net, layers)
         lines = read_labels(labels)
         for head in graph.heads:
             if head.classes != len(lines):
                 raise ModelError(f"{labels}: has {len(lines)} labels, expected {head.classes}, the classes of {cfg}")
-        numbers = read_weights(weights, graph.weights)
+        numbers = darknet_graph.read_weights(weights, graph.weights)
         proto = graph.to_model(name, numbers)
     names = (f"{name}.onnx", "labels.txt", "model.toml")  # model.toml last, so that what it names is there
     replaced = (folder / names[0]).exists()
@@ -76,24 +74,11 @@ def import_darknet(
         plan = ImportPlan(str(cfg), folder / "model.toml", spec, None, probes, found.skipped)
         with one_step(on_progress, "compare"):
             outputs = [head.value.name for head in graph.heads]
-            original = observe(DarknetModel(str(cfg), layers, numbers, outputs), probes)
+            original = observe(_forward_pass(layers, numbers, outputs), str(cfg), probes)
             blame = "the ONNX model computes something else than Darknet: "
             comparison = plan.verify(proto, "as it would be written", original, blame, "; please report it")
             report = plan.finish(proto, "Darknet", "the Darknet importer", comparison.outputs)
     return msgspec.structs.replace(report, model=str(folder / names[0]), replaced=replaced)
-
-
-def _build_graph(net: Section, layers: list[Section]) -> Graph:
-    channels = net.integer("channels", 3, 1)
-    if channels not in _COLORS:
-        raise net.error(f"channels is {channels}, expected 1 or 3")
-    height, width = net.integer("height", None, *_SIDE_PX), net.integer("width", None, *_SIDE_PX)
-    graph = Graph(Value(INPUT_NAME, channels, height, width))
-    for section in layers:
-        add_layer(graph, section)
-    if not graph.heads:
-        raise net.error("no [yolo] after it, expected a detector with at least one")
-    return graph
 
 
 def _describe(name: str, graph: Graph) -> str:
@@ -111,7 +96,7 @@ size_wh = [{graph.input.width}, {graph.input.height}]
 resize = "letterbox"
 pad_value = 114
 pad_anchor = "center"
-color = "{_COLORS[channels]}"
+color = "{darknet_graph.COLORS[channels]}"
 mean = {[0] * channels}
 std = {[255] * channels}
 layout = "NCHW"
@@ -152,31 +137,26 @@ _ACTIVATIONS: dict[str, Callable[[_Array], _Array]] = {
 }
 
 
-class DarknetModel:
-    """Darknet's forward pass in NumPy, on one picture; for sections after [net] that `add_layer` has accepted.
+def _forward_pass(
+    layers: Sequence[Section], weights: dict[str, Weights], names: Sequence[str]
+) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Return Darknet's forward pass of float32 (1, C, H, W), which gives the input of each [yolo], by these names."""
 
-    `names` are those of the outputs, one a [yolo].
-    """
-
-    def __init__(
-        self, where: str, layers: Sequence[Section], weights: dict[str, Weights], names: Sequence[str]
-    ) -> None:
-        self.where, self._layers, self._weights, self._names = where, layers, weights, names
-
-    def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
-        """Run it on float32 (1, C, H, W); gives the input of each [yolo] by name."""
+    def run(tensor: Tensor) -> dict[str, Tensor]:
         done: list[_Array] = []
         heads: list[Tensor] = []
         x = tensor[0]
-        for section in self._layers:
+        for section in layers:
             if section.kind == "yolo":
                 heads.append(x[None])
             elif section.kind in ("convolutional", "conv"):
-                x = _convolve(section, x, self._weights[f"layer_{section.index}"])
+                x = _convolve(section, x, weights[f"layer_{section.index}"])
             else:
                 x = _FORWARD[section.kind](section, x, done)
             done.append(x)
-        return dict(zip(self._names, heads, strict=True))
+        return dict(zip(names, heads, strict=True))
+
+    return run
 
 
 def _convolve(section: Section, x: _Array, weights: Weights) -> _Array:
@@ -214,11 +194,11 @@ def _pool(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:
 
 def _route(section: Section, _x: _Array, done: Sequence[_Array]) -> _Array:
     groups, group = section.integer("groups", 1), section.integer("group_id", 0)
-    return np.concatenate([np.split(_layer(section, n, done), groups)[group] for n in section.integers("layers")])
+    return np.concatenate([np.split(_layer(section, n, done), groups)[group] for n in section.numbers("layers", int)])
 
 
 def _add(section: Section, x: _Array, done: Sequence[_Array]) -> _Array:
-    return _activate(section, x + sum(_layer(section, n, done) for n in section.integers("from")), "linear")
+    return _activate(section, x + sum(_layer(section, n, done) for n in section.numbers("from", int)), "linear")
 
 
 def _upsample(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:

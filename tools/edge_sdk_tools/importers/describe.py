@@ -15,7 +15,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -46,8 +46,7 @@ _USUAL_LABELS = {
 _LABELS_FILE = "labels.txt"
 _IMAGENET_AND_BACKGROUND = 1001
 _INPUT_KEYS = ("resize", "crop_fraction", "pad_anchor", "color", "mean", "std")
-_OF_TENSORFLOW = {".tflite": "--tflite", ".keras": "--keras", ".h5": "--keras"}
-"""tf2onnx's option by the ending of a file."""
+_OF_TENSORFLOW = {".tflite": "--tflite", ".keras": "--keras", ".h5": "--keras"}  # tf2onnx's option by a file's ending
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -276,15 +275,6 @@ def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
     return None
 
 
-def _keypoints(metadata: dict[str, str]) -> tuple[int, Literal[2, 3]] | None:
-    """Return how many points an object has, and how many values a point, as Ultralytics writes `kpt_shape`."""
-    found = {"keypoints": literal_in(metadata.get("kpt_shape", ""))}
-    try:
-        return msgspec.convert(found, DetectionSpec).keypoints
-    except msgspec.ValidationError:
-        return None
-
-
 def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | None:
     said = report.metadata.get("task")
     # A dictionary beside one row of scores, not a row for each place in the picture, holds the names of classes.
@@ -356,8 +346,10 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
     """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
     outputs = report.outputs
     detection = entry.section(outputs)
-    if entry.said == "pose":
-        detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
+    if entry.said == "pose":  # Ultralytics writes how many points an object has, and how many values a point
+        with contextlib.suppress(msgspec.ValidationError):
+            said = msgspec.convert({"keypoints": literal_in(report.metadata.get("kpt_shape", ""))}, DetectionSpec)
+            detection = msgspec.structs.replace(detection, keypoints=said.keypoints)
     limits = entry.usual_thresholds
     reading = _Reading(
         task=entry.task, decoder=entry.name, input=given, entry=entry, detection=detection, thresholds=limits

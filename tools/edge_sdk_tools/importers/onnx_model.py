@@ -71,7 +71,8 @@ def import_onnx(
         pool_means(proto)
     with one_step(on_progress, "compare"):
         # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
-        observation = observe(Runner(str(source), str(source), optimize=False), plan.probes)
+        runner = Runner(str(source), str(source), optimize=False)
+        observation = observe(runner, str(source), plan.probes)
         blame = "with its opset raised and its shapes fixed "
         remedy = "; export it again where it was trained, with opset 17"
         comparison = plan.verify(proto, "as it would be written", observation, blame, remedy)

@@ -34,7 +34,7 @@ from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import MissingDependencyError, ModelError, OutputError, UsageError, first_line
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.tasks.spec import TaskSpec
-from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
+from edge_sdk_tools.bundle_folder import interrupted_by_sigterm, write_through
 from edge_sdk_tools.check.gate import check_model
 from edge_sdk_tools.check.model_file import MOST_BYTES
 from edge_sdk_tools.datasets.class_names import read_labels
@@ -77,15 +77,10 @@ def place_of(cause: BaseException, counts: Callable[[Path], bool] = lambda _path
 
 
 class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of an import: origin, exporter, and the largest difference of two values from the source.
+    """The record of an import: origin (`PyTorch`), exporter, and the largest difference of two values from the source.
 
-    Attributes:
-        origin: the framework, for people: `PyTorch`.
-        exporter: what wrote it, with its version.
-        inputs, images: how many inputs were compared, and how many of them were real images.
-        largest_share: as a share of the largest value on the same input.
-        largest_on_images: on a real image; None where there was none.
-        graph_sha256: of the graph that was compared, in hex.
+    So many `inputs` were compared, so many of them real images. `largest_share` is as a share of the largest value on
+    the same input, `largest_on_images` that on a real image, `graph_sha256` is of the graph that was compared, in hex.
     """
 
     origin: _Text
@@ -103,25 +98,6 @@ def _embed(proto: onnx.ModelProto, key: str, value: msgspec.Struct | None) -> No
     replace_all(proto.metadata_props, [entry for entry in proto.metadata_props if entry.key != key])
     if value is not None:
         proto.metadata_props.add(key=key, value=msgspec.json.encode(value).decode())
-
-
-def _record_of(
-    proto: onnx.ModelProto, origin: str, exporter: str, outputs: Sequence[OutputDifference], probes: Sequence[Probe]
-) -> ImportRecord | None:
-    """Return how far a model is from its origin; None where a difference is not finite, or nothing was compared."""
-    if not outputs or not all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
-        return None
-    on_images = [output.on_images for output in outputs if output.on_images is not None]
-    return ImportRecord(
-        origin=origin,
-        exporter=exporter[:200],
-        inputs=len(probes),
-        images=sum(probe.is_image for probe in probes),
-        largest=max(output.absolute for output in outputs),
-        largest_share=max(output.relative for output in outputs),
-        largest_on_images=max(on_images, default=None),
-        graph_sha256=_digest(proto),
-    )
 
 
 class DescribedModel(TaskSpec, frozen=True, kw_only=True):
@@ -166,14 +142,10 @@ def _digest(proto: onnx.ModelProto) -> str:
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an import wrote, and how far its outputs are from the original's.
+    """What an import wrote, and how far its outputs are from the original's on `probes`, so many of which were images.
 
-    Attributes:
-        model: the ONNX file; `source` is what it was made from, `exporter` what made it.
-        size_mb: of the file, MB of 1e6 bytes.
-        input_shape: of the model's input; "batch" stands for one that is free.
-        probes, images: how many inputs were compared, and how many of them were real images.
-        replaced: whether an older file was at `model`.
+    `model` is the ONNX file of `size_mb`, MB of 1e6 bytes, which `exporter` made of `source`, and which may have
+    `replaced` an older one. In the shape of its input "batch" stands for one that is free.
     """
 
     model_toml: str
@@ -239,10 +211,7 @@ def _write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None)
     partial = path.with_name(f".{path.stem}.importing-{os.getpid()}.onnx")
     try:
         with interrupted_by_sigterm():
-            with partial.open("wb") as file:
-                file.write(proto.SerializeToString())
-                file.flush()
-                os.fsync(file.fileno())
+            write_through(partial, proto.SerializeToString())
             check_model(msgspec.structs.replace(spec, model=str(partial)), target)
             replaced = path.exists()
             partial.replace(path)
@@ -293,10 +262,21 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
 
         A ModelError says that the export gate refuses it.
         """
-        _embed(proto, RECORD_KEY, _record_of(proto, origin, exporter, outputs, self.probes))
+        images, record = sum(probe.is_image for probe in self.probes), None
+        if outputs and all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
+            record = ImportRecord(
+                origin=origin,
+                exporter=exporter[:200],
+                inputs=len(self.probes),
+                images=images,
+                largest=max(output.absolute for output in outputs),
+                largest_share=max(output.relative for output in outputs),
+                largest_on_images=max((o.on_images for o in outputs if o.on_images is not None), default=None),
+                graph_sha256=_digest(proto),
+            )
+        _embed(proto, RECORD_KEY, record)
         _embed(proto, _MODEL_KEY, _description_of(self.spec))
         replaced = _write_model(proto, self.spec, self.target)
-        images = sum(probe.is_image for probe in self.probes)
         weights = {tensor.name for tensor in proto.graph.initializer}
         sides = next(value for value in proto.graph.input if value.name not in weights).type.tensor_type.shape.dim
         unseen = () if images else ("no real image was compared; give some with --images FOLDER",)

@@ -1,6 +1,6 @@
 """PyTorch -> ONNX: load, observe, export, compare, write, in this order.
 
-PyTorch takes seconds to import, so a wrong path is reported before that; `pytorch_model` and `pytorch_export` use it.
+PyTorch takes seconds to import, so a wrong path is reported before that; `pytorch_export` uses it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ def import_pytorch(
     path, function = _find_source(source, weights)
     plan = plan_import(source, model_toml, target_name, images, batch=dynamic_batch)
     with needed_by("pytorch", "torch", "in the checkout: pip install -c constraints.txt '.[torch]'"):
-        from edge_sdk_tools.importers.pytorch_export import PREFERRED_OPSET, Order, export
-        from edge_sdk_tools.importers.pytorch_model import load_model
+        from edge_sdk_tools.importers.pytorch_export import PREFERRED_OPSET, Order, export, load_model
     with one_step(on_progress, "load"), silenced():
         model = load_model(path, function, weights)
-        observation = observe(model, plan.probes)
+        observation = observe(model, model.where, plan.probes)
     with one_step(on_progress, "export"):
-        opset = plan.limit_opset(PREFERRED_OPSET)
-        order = Order(model, plan.probes[0].make(), observation.names, opset, dynamic_batch)
-        made = export(order, plan.probes, observation)
+        order = Order(model, plan.probes, observation, plan.limit_opset(PREFERRED_OPSET), dynamic_batch)
+        made = export(order)
         notes = (*model.notes, *made.notes)
         del model, order  # the gate loads the ONNX model again
     with one_step(on_progress, "check"):

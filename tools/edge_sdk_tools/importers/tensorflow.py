@@ -9,7 +9,6 @@ import importlib
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -19,14 +18,13 @@ import onnx
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk.core.frame import Tensor
+from edge_sdk_tools.check.report import show_shape
 from edge_sdk_tools.importers.comparison import observe
 from edge_sdk_tools.importers.plan import ImportReport, check_source, needed_by, plan_import, silenced
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
-OPSET = 17
-"""The opset that tf2onnx writes; every ONNX Runtime that a target may name runs it."""
-Untyped: TypeAlias = Any
-"""Type of objects of TensorFlow and tf2onnx, which are not installed with any extra, so their types are not checked."""
+OPSET = 17  # that tf2onnx writes; every ONNX Runtime that a target may name runs it
+Untyped: TypeAlias = Any  # objects of TensorFlow and tf2onnx, which are not installed with any extra
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 _INPUT_NAME = "images"
 _SOURCE = "a .tflite, .keras or .h5 file, or the folder of a SavedModel"
@@ -34,31 +32,24 @@ _TO_NHWC = (0, 2, 3, 1)
 
 
 class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
-    """A loaded TensorFlow model.
+    """A loaded TensorFlow model; it `turns` where model.toml has NCHW for one whose own layout is NHWC.
 
-    Attributes:
-        layout: of the model's own input; `wanted` is that of model.toml.
-        run: takes an input in the model's own layout, and returns the outputs in order.
-        convert: takes an opset and whether the input shall be NCHW, and returns the ONNX model.
+    `run` takes an input in the model's own layout, and returns the outputs in order. `convert` takes an opset and
+    whether the input shall be NCHW, and returns the ONNX model.
     """
 
     where: str
     layout: Layout
-    wanted: Layout
+    turns: bool
     run: Callable[[Tensor], Sequence[Tensor]]
     convert: Callable[[int, bool], onnx.ModelProto]
 
-    @property
-    def turns(self) -> bool:
-        """Whether model.toml has NCHW for a model whose own layout is NHWC."""
-        return self.layout != self.wanted
-
-    def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
+    def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
         """Run the model on an input in model.toml's layout, and return its outputs by name."""
         try:
             outputs = self.run(tensor.transpose(_TO_NHWC) if self.turns else tensor)
         except Exception as cause:  # TensorFlow raises whatever its parts raise
-            shape = "x".join(map(str, tensor.shape))
+            shape = show_shape(tensor.shape)
             raise ModelError(
                 f"{self.where}: TensorFlow cannot run it on an input of {shape} (size_wh, color and layout of "
                 f"model.toml): {first_line(cause)}"
@@ -70,7 +61,8 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
 def _load(source: Path, spec: InputSpec) -> TensorflowModel:
     """Load a model; the file name's ending (.tflite, .keras, .h5, or none for a folder) gives the format."""
     load = _load_saved if source.is_dir() else _LOADERS[source.suffix]
-    tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
+    with needed_by("tensorflow", "TensorFlow", "pip install tensorflow tf2onnx"):
+        tf, tf2onnx = (importlib.import_module(name) for name in ("tensorflow", "tf2onnx"))
     try:
         return load(tf, tf2onnx, source, spec)
     except ModelError:
@@ -102,7 +94,7 @@ def _load_lite(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> 
         proto: onnx.ModelProto = tf2onnx.convert.from_tflite(str(source), opset=opset, inputs_as_nchw=names)[0]
         return proto
 
-    return TensorflowModel(str(source), layout, spec.layout, run, convert)
+    return TensorflowModel(str(source), layout, layout != spec.layout, run, convert)
 
 
 def _load_keras(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
@@ -138,7 +130,12 @@ def _from_function(
         return [output.numpy() for output in tf.nest.flatten(function(tf.constant(tensor)))]
 
     def convert(opset: int, as_nchw: bool) -> onnx.ModelProto:
-        frozen = _freeze(function)
+        # tf2onnx's own from_function turns values that were captured, such as the mean of a Normalization layer, into
+        # inputs.
+        convert_to_constants = importlib.import_module("tensorflow.python.framework.convert_to_constants")
+        frozen = convert_to_constants.convert_variables_to_constants_v2(
+            function.get_concrete_function(), lower_control_flow=False, aggressive_inlining=True
+        )
         names = [tensor.name for tensor in frozen.inputs]
         proto: onnx.ModelProto = tf2onnx.convert.from_graph_def(
             frozen.graph.as_graph_def(),
@@ -149,23 +146,7 @@ def _from_function(
         )[0]
         return proto
 
-    return TensorflowModel(str(source), layout, spec.layout, run, convert)
-
-
-def _freeze(function: Untyped) -> Untyped:
-    """Return a concrete function in which everything that it captured is a constant.
-
-    tf2onnx's own from_function turns values that were captured, such as the mean of a Normalization layer, into inputs.
-    """
-    convert_to_constants = importlib.import_module("tensorflow.python.framework.convert_to_constants")
-    return convert_to_constants.convert_variables_to_constants_v2(
-        function.get_concrete_function(), lower_control_flow=False, aggressive_inlining=True
-    )
-
-
-def _require(name: str) -> ModuleType:
-    with needed_by("tensorflow", name, "pip install tensorflow tf2onnx"):
-        return importlib.import_module(name)
+    return TensorflowModel(str(source), layout, layout != spec.layout, run, convert)
 
 
 def _only_input(inputs: Sequence[Untyped], source: Path) -> Untyped:
@@ -184,9 +165,8 @@ def _layout_of(shape: Sequence[int | None], spec: InputSpec, source: Path) -> La
         raise ModelError(f'{source}: its input is NCHW; set input.layout = "NCHW" in model.toml')
     expected = _shape(spec, layout)
     if any(size is not None and size != wanted for size, wanted in zip(sizes[1:], expected[1:], strict=True)):
-        shown = "x".join("?" if size is None else str(size) for size in sizes)
         raise ModelError(
-            f"{source}: its input has shape {shown} ({layout}), model.toml says {'x'.join(map(str, expected))}; "
+            f"{source}: its input has shape {show_shape(sizes)} ({layout}), model.toml says {show_shape(expected)}; "
             "correct input.size_wh or input.color"
         )
     return layout
@@ -218,18 +198,14 @@ def import_tensorflow(
     plan = plan_import(source, model_toml, target_name, images)
     with one_step(on_progress, "load"), silenced():
         model = _load(source, plan.spec.input)
-        observation = observe(model, plan.probes)
+        observation = observe(model, model.where, plan.probes)
     with one_step(on_progress, "convert"):
-        proto = _convert(model, plan.limit_opset(OPSET))
+        try:
+            with silenced():
+                proto = model.convert(plan.limit_opset(OPSET), model.turns)
+        except Exception as cause:  # tf2onnx raises whatever its parts raise
+            raise ModelError(f"{source}: tf2onnx cannot convert it: {first_line(cause)}") from cause
         comparison = plan.verify(proto, "as converted", observation, "tf2onnx wrote another computation: ", "")
-    turned = f", its {model.layout} input turned to {model.wanted}" if model.turns else ""
+    turned = f", its {model.layout} input turned to {plan.spec.input.layout}" if model.turns else ""
     del model  # the gate loads the ONNX model again
     return plan.finish(proto, "TensorFlow", f"tf2onnx {version('tf2onnx')}{turned}", comparison.outputs)
-
-
-def _convert(model: TensorflowModel, opset: int) -> onnx.ModelProto:
-    try:
-        with silenced():
-            return model.convert(opset, model.turns)
-    except Exception as cause:  # tf2onnx raises whatever its parts raise
-        raise ModelError(f"{model.where}: tf2onnx cannot convert it: {first_line(cause)}") from cause

@@ -32,7 +32,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.security import Security
 
 from edge_sdk.core.errors import EdgeError, UsageError, typed_line
-from edge_sdk_tools.jobs.results import Outcome, Outcomes, outcome_of, package_versions, source_digest
+from edge_sdk_tools.jobs.results import Executor, Outcome, Outcomes, outcome_of, package_versions, source_digest
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -43,7 +43,7 @@ _POLL_S = 0.5
 _GONE = (OSError, TimeoutError, asyncio.TimeoutError, asyncio.CancelledError, concurrent.futures.CancelledError)
 
 
-class Cluster:
+class Cluster(Executor):
     """A connection to a scheduler whose workers have the same versions as this machine.
 
     `address` is "tcp://host:port", or "tls://host:port" with Dask's own configuration of certificates. A UsageError

@@ -12,18 +12,17 @@ import functools
 import hashlib
 import importlib.metadata
 import os
-import pickle
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 import edge_sdk
-import edge_sdk.core.errors
 import edge_sdk_tools
+from edge_sdk.core import errors
 from edge_sdk.core.errors import EdgeError, OutputError, typed_line
 
 T = TypeVar("T")
@@ -31,30 +30,19 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 
-class RemoteError(Exception):
-    """Stands as the cause of an error from another process, whose traceback it holds as text."""
-
-
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of one job: its result as MessagePack, or an error with its traceback.
-
-    `error` has the class, arguments and attributes of an EdgeError, pickled.
-    """
+    """The outcome of one job: its result as MessagePack, or an error's class in `core.errors`, text and traceback."""
 
     result: bytes | None
-    error: bytes | None = None
+    error: str = ""
+    text: str = ""
     trace: str = ""
 
     def unwrap(self) -> bytes:
-        """Return the result as MessagePack; raise the job's own EdgeError, or one line about any other exception."""
-        if self.error is not None:
-            kind, arguments, attributes = pickle.loads(self.error)  # noqa: S301 - of workers, whose results are believed too
-            # Not through the constructor: an error's text is made of its arguments only there, once.
-            error: EdgeError = kind.__new__(kind)
-            error.args = arguments
-            error.__dict__.update(attributes)
-            raise error from RemoteError(self.trace)
-        assert self.result is not None
+        """Return the result as MessagePack; raise the job's EdgeError, or one line about any other exception."""
+        if self.result is None:
+            error: EdgeError = getattr(errors, self.error)(self.text)
+            raise error from RuntimeError(self.trace)  # what stands behind it in another process
         return self.result
 
 
@@ -64,7 +52,8 @@ def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str)
         return Outcome(encoded(function(item, shared)))
     except Exception as cause:  # noqa: BLE001 - a job may do anything, and one line has to name its item
         error = cause if isinstance(cause, EdgeError) else EdgeError(f"{key}: {typed_line(cause)}")
-        return Outcome(None, _packed(error), "".join(traceback.format_exception(cause)))
+        family = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        return Outcome(None, family.__name__, str(error), "".join(traceback.format_exception(cause)))
 
 
 def encoded(result: object) -> bytes:
@@ -91,50 +80,28 @@ def _decode_path(kind: type, value: object) -> object:
     raise NotImplementedError(f"{kind.__name__} is no result of a job")
 
 
-def _packed(error: EdgeError) -> bytes:
-    attributes = {name: value for name, value in vars(error).items() if not name.startswith("__")}
-    try:
-        packed = pickle.dumps((type(error), error.args, attributes))
-        pickle.loads(packed)  # noqa: S301 - what was just written: some classes only fail on the way back
-    except Exception:  # noqa: BLE001 - pickling runs whatever the attributes define
-        family = next(kind for kind in type(error).__mro__ if kind.__module__ == edge_sdk.core.errors.__name__)
-        return pickle.dumps((family, (str(error),), {}))
-    return packed
-
-
 Outcomes: TypeAlias = Generator[tuple[str, Outcome], None, None]
 """Outcomes under their keys, as they come; closing it cancels the rest."""
 
 
-class Executor(Protocol):
-    """Does jobs, `at_once` of them, each of which may take so many threads that all share the cores."""
+class Executor:
+    """Does jobs, `at_once` of them, each of which may take so many threads that all share the cores.
 
-    threads_per_job: int
-    at_once: int
+    This one does them in this process, one after another.
+    """
+
+    at_once = 1
+
+    def __init__(self) -> None:
+        self.threads_per_job = len(os.sched_getaffinity(0))
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Do a job an item and yield the outcomes under their keys, as they come; closing it cancels the rest."""
-        ...
-
-    def close(self, *, interrupted: bool) -> None:
-        """Let the workers go, at once where something went wrong."""
-        ...
-
-
-class SerialExecutor:
-    """This process, one job after another."""
-
-    def __init__(self, cores: int) -> None:
-        self.threads_per_job = cores
-        self.at_once = 1
-
-    def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
-        """Do the jobs in the items' order."""
         for key, item in items.items():
             yield key, outcome_of(function, item, shared, key)
 
     def close(self, *, interrupted: bool) -> None:
-        """Do nothing: this process has no workers."""
+        """Let the workers go, at once where something went wrong; this process has none."""
 
 
 @functools.cache

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+import signal
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
-from edge_sdk_tools.jobs.results import Executor, SerialExecutor, Store, decoded, encoded
+from edge_sdk.core.errors import EdgeError, MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.jobs.results import Executor, Outcome, Outcomes, Store, decoded, encoded, outcome_of
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -51,7 +58,7 @@ class JobRunner:
         if scheduler is not None and jobs != 1:
             raise UsageError(f"scheduler {scheduler}: the cluster decides how many jobs run at once; leave out jobs")
         self._jobs, self._scheduler = jobs, scheduler
-        self._executor: Executor | None = None
+        self.executor = Executor()
         self._store: Store | None = None
         self.unkept: str | None = None
         self.remembered = 0
@@ -62,35 +69,21 @@ class JobRunner:
 
     def __enter__(self) -> JobRunner:
         """Connect to the cluster, if one is wanted; a UsageError says why that cannot be."""
-        self._executor = _executor(self._jobs, self._scheduler)
+        self.executor = _executor(self._jobs, self._scheduler)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(interrupted=kind is not None)
+        self.abandon(interrupted=kind is not None)
         if self._store is not None:
             with contextlib.suppress(OutputError):
                 self._store.prune(_MOST_KEPT)
 
-    def abandon(self) -> None:
+    def abandon(self, *, interrupted: bool = True) -> None:
         """Kill this machine's processes now, so that the files that they write can be removed."""
-        self._close(interrupted=True)
-
-    def _close(self, *, interrupted: bool) -> None:
-        if self._executor is not None:
-            self._executor.close(interrupted=interrupted)
-            self._executor = None
-
-    @property
-    def threads_per_job(self) -> int:
-        """How many threads a job may take (OpenMP's are limited to it, ONNX Runtime's are the job's business)."""
-        return self._open().threads_per_job
-
-    @property
-    def at_once(self) -> int:
-        """How many jobs are done at once; what is asked in one go need not be more."""
-        return self._open().at_once
+        self.executor.close(interrupted=interrupted)
+        self.executor = Executor()  # of what has no workers any more
 
     @property
     def is_elsewhere(self) -> bool:
@@ -124,7 +117,7 @@ class JobRunner:
                 done[name] = kept
                 on_done(len(done), len(wanted))
         left = {name: item for name, item in wanted.items() if name not in done}
-        with contextlib.closing(self._open().perform(function, left, shared)) as outcomes:
+        with contextlib.closing(self.executor.perform(function, left, shared)) as outcomes:
             for name, outcome in outcomes:
                 data = outcome.unwrap()
                 done[name] = decoded(data, result)
@@ -157,26 +150,94 @@ class JobRunner:
                 self.remembered += 1
         return found
 
-    def _open(self) -> Executor:
-        if self._executor is None:
-            raise RuntimeError("a JobRunner is used inside `with`")
-        return self._executor
-
 
 def _executor(jobs: int, scheduler: str | None) -> Executor:
     if jobs == 1 and scheduler is None:
-        return SerialExecutor(len(os.sched_getaffinity(0)))
-    # joblib and Dask are imported where they are used: they take longer to import than one job in this process may.
+        return Executor()
     try:
         import joblib
 
-        if scheduler is not None:
-            from edge_sdk_tools.jobs.cluster import Cluster
+        if scheduler is None:
+            return _Processes(jobs, joblib.cpu_count())
+        from edge_sdk_tools.jobs.cluster import Cluster
 
-            return Cluster(scheduler)
+        return Cluster(scheduler)
     except ModuleNotFoundError as cause:
         extra = "host" if scheduler is None else "cluster"
         raise MissingDependencyError(f"{cause.name} is not installed: pip install 'edge-sdk[{extra}]'") from cause
-    from edge_sdk_tools.jobs.processes import Processes
 
-    return Processes(jobs, joblib.cpu_count())
+
+_unpacked: dict[str, object] = {}
+"""In a worker: the shared object of the run that it works for."""
+
+
+class _Processes(Executor):
+    """Processes of this machine, by joblib and its loky workers: a pool that is kept from run to run.
+
+    joblib is imported where it is used: that takes longer than one job in this process may.
+    """
+
+    def __init__(self, jobs: int, cores: int) -> None:
+        self.at_once, self.threads_per_job = jobs, max(1, cores // jobs)
+
+    def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
+        """Run the jobs in processes; one that dies ends the run; another run takes what is finished from the store."""
+        import joblib
+
+        # joblib maps arrays into the workers' memory, and bytes it would send with every item.
+        packed = np.frombuffer(pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+        token, left = uuid.uuid4().hex, dict(items)
+        pool = joblib.parallel_config(
+            "loky",
+            n_jobs=self.at_once,
+            inner_max_num_threads=self.threads_per_job,
+            initializer=_begin,
+            initargs=(tempfile.gettempdir(),),
+        )
+        try:
+            with warnings.catch_warnings(), pool:
+                # joblib warns about results that were not taken, which cancelling intends.
+                warnings.simplefilter("ignore", UserWarning)
+                # One job at a time to each: they are slow, and a batch would be lost as a whole.
+                parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
+                job = joblib.delayed(_in_worker)
+                jobs = parallel(job(function, item, key, packed, token) for key, item in items.items())
+                with contextlib.closing(jobs) as outcomes:
+                    for key, outcome in outcomes:
+                        del left[key]
+                        yield key, outcome
+        except BrokenProcessPool as cause:
+            some = ", ".join(list(left)[:3]) + (" …" if len(left) > 3 else "")
+            raise EdgeError(
+                f"a worker process died at one of {some}: killed, perhaps for want of memory; run again with "
+                f"fewer than {self.at_once} jobs at once, what is finished is remembered"
+            ) from cause
+
+    def close(self, *, interrupted: bool) -> None:
+        """End the workers by their handles; after an interruption without waiting for what they do."""
+        from joblib.externals.loky import get_reusable_executor
+
+        get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=interrupted)
+
+
+def _begin(temporary: str) -> None:
+    """Make this process a worker.
+
+    Ctrl-C reaches every process of a terminal; the host decides what becomes of its workers. One that is killed leaves
+    the temporary files of its libraries, so they go where the host's own go, which are cleaned up.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tempfile.tempdir = temporary
+
+
+def _in_worker(
+    function: Callable[[T, S], object], item: T, key: str, packed: NDArray[np.uint8], token: str
+) -> tuple[str, Outcome]:
+    def job(item: T, _nothing: None) -> object:
+        if token not in _unpacked:
+            _unpacked.clear()
+            _unpacked[token] = pickle.loads(packed.data)  # noqa: S301 - from the process that started this one
+        shared: S = _unpacked[token]  # type: ignore[assignment] # of whatever type the run has
+        return function(item, shared)
+
+    return key, outcome_of(job, item, None, key)

@@ -74,13 +74,14 @@ def replay_variants(bundle: Bundle) -> None:
 def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
     """Replay a bundle, which need not be in its place yet, with `onnxruntime==version`.
 
-    Raises:
-        MissingDependencyError: that version cannot be downloaded for this Python.
-        IncompatibleError: it does not load the model, or gives other results.
+    A MissingDependencyError says that this cannot be downloaded for this Python, an IncompatibleError that it does not
+    load the model, or gives other results.
     """
-    runtime = _runtime_folder(version, cache_folder(), fetch)
+    folder = cache_folder() / "onnxruntime" / f"{version}-cp{sys.version_info.major}{sys.version_info.minor}"
+    if not folder.is_dir():
+        _fetch_runtime(version, folder, fetch)
     # First on the path, so that it is found before the one that is installed.
-    path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
     try:
         command = [sys.executable, "-m", "edge_sdk_tools.prove.golden", str(bundle)]
         done = run_program(command, timeout_s=_TIMEOUT_S, env={**os.environ, "PYTHONPATH": path})
@@ -91,10 +92,7 @@ def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
         raise IncompatibleError(f"with ONNX Runtime {version}: {words[-1]}")
 
 
-def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
-    folder = cache / "onnxruntime" / f"{version}-cp{sys.version_info.major}{sys.version_info.minor}"
-    if folder.is_dir():
-        return folder
+def _fetch_runtime(version: str, folder: Path, fetch: Fetch) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as work:
         try:
@@ -105,7 +103,6 @@ def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
         unpack_wheels(Path(work).glob("*.whl"), unpacked)
         with contextlib.suppress(FileExistsError, NotADirectoryError):  # another build was faster
             unpacked.rename(folder)
-    return folder
 
 
 if __name__ == "__main__":

@@ -70,9 +70,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         evaluation: the converted model compared with the FP32 model, on images that calibration did not use.
-        agreement: the agreement with FP32 that the manifest states.
         integer_mac_share: of the multiply-accumulates of convolutions outside the float tail, 0-1.
-        model_mb: size of the model file, MB of 1e6 bytes.
         samples: results of both models for a few images; `worst` are those on which they differ most.
         halves: evaluation and agreement on each half of the images, for a claim by cross-validation; empty where there
             are no labels, too few images, or enough for images of the claim's own.
@@ -113,10 +111,7 @@ def measure(
     """Measure the converted model against the float one, except for the time.
 
     `macs` has the multiply-accumulates of each convolution that should run in integers; it is empty for a float model.
-
-    Raises:
-        AccuracyGateError: the float model finds nothing at all, so that nothing can be compared.
-        DataError: no evaluation image can be read.
+    An AccuracyGateError says that the float model finds nothing at all, a DataError that no image can be read.
     """
     model = converted.model.read_bytes()
     session = Session(model, SessionSettings(), "the converted model")
@@ -132,7 +127,10 @@ def measure(
         agreement=agreement_of(observed, evaluation),
         integer_mac_share=integer_mac_share(converted.model, macs, converted.model.parent),
         model_mb=len(model) / 1e6,
-        samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
+        samples=tuple(
+            Sample(one_line(file.path.name), *(describe(one.open()(file.read()).result) for one in reversed(subjects)))
+            for file in readable.spread(_SAMPLES).images
+        ),
         worst=TASKS[observed.task].worst(observed, _WORST),
         images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
         halves=_halves(observed, evaluation),
@@ -181,12 +179,6 @@ def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
     return Agreement(task.agreement_metric, value.value, value.low, value.high, images, task.compared(observed))
 
 
-def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
-    image = file.read()
-    int8, fp32 = (describe(subject.open()(image).result) for subject in subjects)
-    return Sample(one_line(file.path.name), fp32, int8)
-
-
 _BOX = 4
 
 
@@ -217,12 +209,7 @@ StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8",
 simplified; quantized (QDQ ONNX); the file that ships, in ORT format or as ONNX; the same file on an emulated ARM."""
 
 
-Inputs: TypeAlias = tuple[Tensor, Tensor]
-"""One prepared image: as all forms take it, and as the one that ships does."""
-
-Run: TypeAlias = Callable[[Inputs], Sequence[Tensor]]
-"""One form of a model: a prepared image in, its raw outputs out, which it may overwrite with the next call."""
-
+Inputs: TypeAlias = tuple[Tensor, Tensor]  # one prepared image: as all forms take it, and as the one that ships does
 _TINY = 1e-30
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -262,11 +249,11 @@ class OutputChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(msgspec.Struct, frozen=True, eq=False):
-    """One form of a model that can run here."""
+    """One form of a model that can run here: a prepared image in, its raw outputs out, which it may overwrite again."""
 
     kind: StepKind
     against: StepKind | None
-    run: Run
+    run: Callable[[Inputs], Sequence[Tensor]]
 
 
 def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts) -> dict[StepKind, OutputChange]:
@@ -397,25 +384,11 @@ _BOARD_IMAGES = 4
 _SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by less
 
 
-class Forms(msgspec.Struct, frozen=True, eq=False):
-    """The files of a model's forms, .onnx or .ort, when a build has made its choice.
-
-    `ort` is the one that ships, made of `int8` or else of `simplified`; it takes `taken` where others take float32.
-    """
-
-    fp32: Session
-    files: Mapping[StepKind, Path]
-    ships_int8: bool
-    taken: InputTensor | None = None
-
-
 class Chain(msgspec.Struct, frozen=True, eq=False):
     """What was measured, by step; a step that is missing was not.
 
-    Attributes:
-        peak_memory_mb: of one process that loads the form and runs it once, MB of 1e6 bytes above those without it.
-        core: that the emulated ARM has; None where none was tried.
-        arm_left_out: why there is no `arm` among the changes; empty where there is, or where the target is no ARM.
+    The peak is that of one process that loads the form and runs it once, above those without it. The emulated ARM has
+    this `core`; `arm_left_out` says why there is no `arm` among the changes, where the target is one.
     """
 
     changes: dict[StepKind, OutputChange]
@@ -440,25 +413,37 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
 
 @contextmanager
 def measure_chain(
-    forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
+    fp32: Session,
+    files: Mapping[StepKind, Path],
+    images: ImageSet,
+    spec: ModelSpec,
+    target: Target,
+    counter: Counter | None,
+    *,
+    ships_int8: bool,
+    taken: InputTensor | None,
 ) -> Iterator[Callable[[], Chain]]:
-    """Measure beside other work, except for latencies; the yielded function waits for the end."""
-    chosen = images.spread(CHAIN_IMAGES)
-    floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
-    tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
+    """Measure beside other work, except for latencies; the yielded function waits for the end.
+
+    `files` are the model's forms, .onnx or .ort, of which `ort` ships: made of `int8` or else of `simplified`, and it
+    takes `taken` where others take float32.
+    """
+    prepares = Prepare(spec.input), Prepare(spec.input, taken)
+    pictures = [image.read() for image in images.spread(CHAIN_IMAGES).images]
+    floats, own = ([one.normalise(one.resize(image)).copy() for image in pictures] for one in prepares)
+    tensors = list(zip(floats, own, strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
     parts = Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
-    kinds, shipped, cpu = list(forms.files), forms.files["ort"], core_of(target)
+    kinds, shipped, cpu = list(files), files["ort"], core_of(target)
     with ExitStack() as running:
         left_out, emulated = _why_not_emulated(target, counter), None
         if target.machine == "aarch64" and cpu and counter:
             try:
-                own = [own for _, own in few]
-                emulated = running.enter_context(board_outputs(counter, shipped, cpu, own, _SECONDS))
+                emulated = running.enter_context(board_outputs(counter, shipped, cpu, [x for _, x in few], _SECONDS))
             except OSError as cause:
                 left_out = f"not run: {cause.strerror or cause}"
-        memory = running.enter_context(peak_memory([forms.files[kind] for kind in kinds], shipped))
-        here = _forms_here(forms)
+        memory = running.enter_context(peak_memory([files[kind] for kind in kinds], shipped))
+        here = _forms_here(fp32, files, "int8" if ships_int8 else "simplified")
         changes = compare_forms(here, tensors, parts)
 
         def finish() -> Chain:
@@ -466,37 +451,26 @@ def measure_chain(
             if emulated is None:
                 return Chain(changes, peaks, cpu, left_out)
             try:
-                arm = _on_board(here, emulated(), few, parts)
+                said = emulated()
             except EdgeError as cause:
                 return Chain(changes, peaks, cpu, f"not run: {cause}")
+            answers = iter(said)
+            first, ort = here[0], msgspec.structs.replace(here[-1], against=None)
+            arm = compare_forms((first, ort, Form("arm", "ort", lambda _: next(answers))), few[: len(said)], parts)
             wrong = "not compared: its outputs have other shapes, or are no finite numbers"
             return Chain({**changes, **arm}, peaks, cpu, "" if arm else wrong)
 
         yield finish
 
 
-def _prepared(images: ImageSet, prepare: Prepare) -> list[Tensor]:
-    return [prepare.normalise(prepare.resize(image.read())).copy() for image in images.images]
-
-
-def _forms_here(forms: Forms) -> list[Form]:
-    before: StepKind = "int8" if forms.ships_int8 else "simplified"
+def _forms_here(fp32: Session, files: Mapping[StepKind, Path], before: StepKind) -> list[Form]:
     steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
-    made = [Form("fp32", None, _taking(forms.fp32.clone(), "fp32"))]
+    made = [Form("fp32", None, _taking(fp32.clone(), "fp32"))]
     for kind, against in steps:
-        session = Session(forms.files[kind].read_bytes(), SessionSettings(), kind)
+        session = Session(files[kind].read_bytes(), SessionSettings(), kind)
         made.append(Form(kind, against, _taking(session, kind)))
     return made
 
 
 def _taking(session: Session, kind: StepKind) -> Callable[[Inputs], Sequence[Tensor]]:
     return lambda inputs: session.run(inputs[kind == "ort"])
-
-
-def _on_board(
-    here: Sequence[Form], said: Sequence[tuple[Tensor, ...]], tensors: Sequence[Inputs], parts: Parts
-) -> dict[StepKind, OutputChange]:
-    answers = iter(said)
-    arm = Form("arm", "ort", lambda _: next(answers))
-    first, ort = here[0], msgspec.structs.replace(here[-1], against=None)
-    return compare_forms((first, ort, arm), tensors[: len(said)], parts)

@@ -33,8 +33,7 @@ from edge_sdk_tools.jobs.runner import JobRunner
 from edge_sdk_tools.quantize.forms import entrance
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified, open_session
 
-BINS = 2**16
-"""Of a histogram: one for every pattern of sixteen bits."""
+BINS = 2**16  # of a histogram: one for every pattern of sixteen bits
 _POSITIVE = BINS // 2
 Calibration: TypeAlias = Literal["percentile 99.999", "percentile 99.99", "percentile 99.9999", "min-max", "entropy"]
 """A way to choose ranges; docs/adr/0011 has what they cost, and why the first is the first."""
@@ -46,8 +45,7 @@ _FUSED = ("Relu", "Clip")
 _ENOUGH = 2_000_000
 """Values of one tensor over all images: the range that leaves out one in a million then has two beyond it."""
 _TWICE_MB = 100  # that may exist twice for the sake of time
-_MEMORY_MB = 600
-"""Activations of all threads together; a model that holds more is looked at by fewer of them."""
+_MEMORY_MB = 600  # activations of all threads together; a model that holds more is looked at by fewer of them
 _ENOUGH_IMAGES = 10
 _NAMED = 3
 _VALUES = (np.arange(_POSITIVE, dtype=np.uint32) << 16).view(np.float32)
@@ -180,12 +178,10 @@ def _divergence(counts: NDArray[np.float64], middles: NDArray[np.float64], low: 
 
 
 class Activations(msgspec.Struct, frozen=True, eq=False):
-    """What the calibration images gave, by tensor name.
+    """What the calibration images gave, by tensor name; `different` of them were different after preparation.
 
-    Attributes:
-        images: how many images were looked at; `different` of them were different after preparation.
-        answers: where the model's first output is largest, one an image: a classifier's class.
-        known: ranges that need no images.
+    `answers` are where the model's first output is largest, one an image: a classifier's class. `known` ranges need no
+    images.
     """
 
     histograms: dict[str, Histogram]
@@ -220,7 +216,12 @@ def watch_activations(
     held_mb = sum(values[name].bytes or 0 for name in names) / 1e6
     # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
     level = levels.ORT_ENABLE_EXTENDED if held_mb > _TWICE_MB else levels.ORT_ENABLE_ALL
-    session = open_session(_with_outputs(model.proto, names).SerializeToString(), level)
+    augmented, graph = copy_of(model.proto), model.proto.graph
+    known = {v.name: v for v in (*graph.value_info, *graph.output)}
+    there = {graph.output[0].name, *(v.name for v in graph.input)}
+    del augmented.graph.output[1:]
+    augmented.graph.output.extend(known[name] for name in names if name not in there)
+    session = open_session(augmented.SerializeToString(), level)
     histograms = {name: Histogram() for name in names}
     seen = look_at(
         images,
@@ -235,8 +236,8 @@ def watch_activations(
         histograms[before] = histograms[after]
     digests, answers = zip(*seen.values, strict=True)
     span, image = pixel_range(spec), entrance(model.proto.graph).tensor
-    known = {} if symmetric or isinstance(span, str) or image not in histograms else {image: span}
-    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, known)
+    fixed = {} if symmetric or isinstance(span, str) or image not in histograms else {image: span}
+    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, fixed)
 
 
 def _watcher(
@@ -286,15 +287,6 @@ def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str
                 followed[name] = after.output[0]
             wanted[followed.get(name, name)] = None
     return list(wanted), followed
-
-
-def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
-    augmented = copy_of(proto)
-    known = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
-    there = {proto.graph.output[0].name, *(v.name for v in proto.graph.input)}
-    del augmented.graph.output[1:]
-    augmented.graph.output.extend(known[name] for name in names if name not in there)
-    return augmented
 
 
 def calibration_warnings(

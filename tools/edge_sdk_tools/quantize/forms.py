@@ -12,7 +12,7 @@ operator that is left out would have made.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,8 +31,10 @@ _CHANNELS, _FILTERS = 64, 16  # counted: with fewer channels nothing changes, ei
 _OFFSET = -1
 _LOWEST = -127  # after the offset
 _MIDDLE = 128
-# In qemu's spelling. Other cores were not counted, or gain nothing; they take the model as it is.
-_SIGNED, _OFFSETS = "cortex-a76", "cortex-a72"
+SIGNED, OFFSETS = "cortex-a76", "cortex-a72"
+"""The cores, in qemu's spelling, whose form has signed activations, so that its model takes other integers than the
+chosen one, and whose form offsets weights, for which a recipe must leave room. Other cores were not counted, or gain
+nothing; they take the model as it is."""
 _TO_PLANES = [0, 3, 1, 2]
 _TO_PIXELS = [0, 2, 3, 1]
 _LEVELS = 256
@@ -103,29 +105,19 @@ def _sign_activations(proto: onnx.ModelProto) -> None:
     replace_all(graph.value_info, [v for v in graph.value_info if v.type.tensor_type.elem_type != TensorProto.UINT8])
 
 
-def signs_activations(cpu: str) -> bool:
-    """Tell whether the form of a core has signed activations: its model takes other integers than the chosen one."""
-    return cpu == _SIGNED
-
-
-def offsets_weights(cpu: str) -> bool:
-    """Tell whether the form of a core offsets weights, for which a recipe must leave room."""
-    return cpu == _OFFSETS
-
-
 def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
     """Return the form of a quantized model for one core; None where the model is best as it is."""
-    if cpu not in (_SIGNED, _OFFSETS):
+    if cpu not in (SIGNED, OFFSETS):
         return None
     copy, is_changed = copy_of(proto), True
-    if signs_activations(cpu):
+    if cpu == SIGNED:
         _sign_activations(copy)
     else:
         is_changed = _offset_weights(copy)
     return copy if make_two_at_once(copy) or is_changed else None
 
 
-class Entrance(msgspec.Struct, frozen=True, eq=False):
+class Entrance(NamedTuple):
     """Where layers begin: the name of what they read, and the Transpose that makes it of an NHWC input, or None."""
 
     tensor: str

@@ -28,7 +28,7 @@ from edge_sdk.bundle.target import IntegerType, Target
 from edge_sdk_tools.graph.index import GraphIndex, attribute, copy_of, replace_all
 from edge_sdk_tools.graph.profile import silenced
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Calibration
-from edge_sdk_tools.quantize.forms import offsets_weights, wide_weights
+from edge_sdk_tools.quantize.forms import OFFSETS, wide_weights
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified, failing_as
 
 _SHORT = {"QUInt8": "U8", "QInt8": "S8"}
@@ -116,7 +116,7 @@ def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
         per_channel=target.per_channel,
         reduce_range=reduce_range,
         shared_scales=True,
-        leaves_room=offsets_weights(target.cpu),
+        leaves_room=target.cpu == OFFSETS,
     )
 
 
@@ -323,13 +323,10 @@ def _repeats(node: onnx.NodeProto, times: int, length: int) -> bool:
 
 
 class Quantized(msgspec.Struct, frozen=True):
-    """A model file before conversion.
+    """An ONNX file before conversion; in QDQ form where its ranges are fixed.
 
-    Attributes:
-        path: the ONNX file; in QDQ form where its ranges are fixed.
-        float_nodes: names of all nodes that were left float on purpose, the tail's first.
-        macs: multiply-accumulates by name of every node that should run in integers.
-        has_integers: whether any tensor was quantized at all.
+    `float_nodes` were left float on purpose, the tail's first; `macs` has the multiply-accumulates of every node that
+    should run in integers, by its name; `has_integers` tells whether any tensor was quantized at all.
     """
 
     path: Path

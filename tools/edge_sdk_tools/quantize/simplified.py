@@ -44,9 +44,16 @@ def failing_as(what: str, folder: Path) -> Iterator[None]:
         raise ModelError(f"{what}: {first_line(cause)}") from cause
 
 
-def open_session(model: bytes, level: ort.GraphOptimizationLevel = _ALL) -> ort.InferenceSession:
-    """Open a model that runs on one thread and logs nothing: several images at once keep the cores busier."""
+def open_session(
+    model: bytes, level: ort.GraphOptimizationLevel = _ALL, optimized: Path | None = None
+) -> ort.InferenceSession:
+    """Open a model that runs on one thread and logs nothing: several images at once keep the cores busier.
+
+    What ONNX Runtime makes of it is written to `optimized`, where one is given.
+    """
     options = ort.SessionOptions()
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = level
@@ -94,24 +101,18 @@ def _is_arithmetic(node: onnx.NodeProto, constants: _Shapes, links: GraphIndex) 
     shape = constants.get(node.input[1]) if len(node.input) > 1 else None
     if shape is None:
         return False
-    if node.op_type in ("MatMul", "Gemm") and shape == _CORNERS:
-        return True
-    return _leaves_one(node, shape) and _follows_softmax(node.input[0], links)
-
-
-def _leaves_one(node: onnx.NodeProto, shape: tuple[int, ...]) -> bool:
-    """Tell whether a product with a constant of this shape makes one number of many."""
     if node.op_type == "Conv":
-        return shape[0] == 1 and set(shape[2:]) == {1}
-    is_transposed = bool(attribute(node, "transB", 0))
-    return node.op_type in ("MatMul", "Gemm") and (len(shape) == 1 or shape[0 if is_transposed else -1] == 1)
-
-
-def _follows_softmax(name: str, links: GraphIndex) -> bool:
-    node = links.makers.get(name)
-    while node is not None and node.op_type in _MOVES:
-        node = links.makers.get(node.input[0])
-    return node is not None and node.op_type == "Softmax"
+        leaves_one = shape[0] == 1 and set(shape[2:]) == {1}
+    elif node.op_type in ("MatMul", "Gemm"):
+        if shape == _CORNERS:
+            return True
+        leaves_one = len(shape) == 1 or shape[0 if attribute(node, "transB", 0) else -1] == 1
+    else:
+        return False
+    before = links.makers.get(node.input[0])
+    while before is not None and before.op_type in _MOVES:
+        before = links.makers.get(before.input[0])
+    return leaves_one and before is not None and before.op_type == "Softmax"
 
 
 def join_hard_sigmoids(proto: onnx.ModelProto) -> None:
@@ -168,13 +169,10 @@ QUANTIZED_TYPES = tuple(sorted({*QLinearOpsRegistry, *QDQRegistry}))
 
 
 class Simplified(msgspec.Struct, frozen=True, eq=False):
-    """A float model, ready to be quantized.
+    """A float model, ready to be quantized, with the shapes of all tensors; `path` is the same as a file.
 
-    Attributes:
-        proto: simplified, with the shapes of all tensors; `path` is the same as a file.
-        given: the file of the checked model, as it was before.
-        tail: names of the nodes of its decoding tail.
-        macs: multiply-accumulates of every convolution outside of the tail, by node name.
+    `given` is the file of the checked model, as it was before, `tail` has the names of the nodes of its decoding tail,
+    `macs` the multiply-accumulates of every convolution outside of that, by node name.
     """
 
     proto: onnx.ModelProto
@@ -195,10 +193,13 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     logger.setLevel(logging.CRITICAL)
     try:
         with failing_as("quantization failed", folder):
+            given, has_extensions = source, bool(extension_nodes(proto))
+            if has_extensions:  # the first step of `quant_pre_process`, which it cannot do with these operators
+                given = folder / "optimized.onnx"
+                open_session(proto.SerializeToString(), ort.GraphOptimizationLevel.ORT_ENABLE_BASIC, given)
             # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
-            optimized = _optimized(proto, folder) if extension_nodes(proto) else None
-            options = {"skip_symbolic_shape": True, "skip_optimization": optimized is not None}
-            quant_pre_process(str(optimized or source), str(result), **options)
+            options = {"skip_symbolic_shape": True, "skip_optimization": has_extensions}
+            quant_pre_process(str(given), str(result), **options)
             simplified = onnx.load(result)
             if not simplified.graph.output:  # ONNX Runtime says nothing where it cannot write
                 raise ValueError("nothing was written")
@@ -212,14 +213,3 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     tail = decoding_tail(simplified)
     macs = {name: count for name, count in weighted_macs(simplified, "Conv").items() if name not in tail}
     return Simplified(simplified, result, source, tail, macs)
-
-
-def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
-    """Do what `quant_pre_process` does first and cannot do with operators that ONNX Runtime itself lacks."""
-    path, model = folder / "optimized.onnx", proto.SerializeToString()
-    options = ort.SessionOptions()
-    options.optimized_model_filepath = str(path)
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    register_extensions(options, model)
-    ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return path

@@ -12,14 +12,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from edge_sdk.core.logs import counted
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.parity import OutputChange, StepKind
-from edge_sdk_tools.report.schema import Candidate, LayerNoise, LayerSensitivity, Measure, OperatorSize, Step
+from edge_sdk_tools.report.schema import Candidate, LayerSensitivity, Measure, OperatorSize, Step
+from edge_sdk_tools.search.sensitivity import LayerNoise
 
 Tone: TypeAlias = Literal["fp32", "int8", "other", "loss", "gain", "float"]
 """What a bar stands for; the style sheet has a colour for each tone, in light and dark."""
-_SPACE = "\N{NO-BREAK SPACE}"
-"""Keeps a figure and its unit on one line, and also the ends of an interval."""
+_SPACE = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line, and also the ends of an interval
 MOST_ROWS, MOST_NOISY = 20, 12
 """Layers that are visible at once, and in the chart of the noise that they read; few of a hundred layers matter."""
 _TICKS = 6
@@ -50,14 +51,16 @@ class Axis(msgspec.Struct, frozen=True):
         share = (value - self.low) / (self.high - self.low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
-    def ticks(self, most: int, form: str = "{:g}") -> tuple[Tick, ...]:
-        """Return at most `most` round numbers between the ends, with their texts."""
-        step = _round_step((self.high - self.low) / max(most - 1, 1))
+    def ticks(self, form: str) -> tuple[Tick, ...]:
+        """Return a few numbers between the ends, in steps of 1, 2, 2.5 or 5 times a power of ten, with their texts."""
+        least = (self.high - self.low) / (_TICKS - 1)
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= least * (1 - 1e-9))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         numbers = [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
         return tuple(
             Tick(self.at(number), form.format(number) if number else form.format(0).lstrip("+"))
-            for number in numbers[:most]
+            for number in numbers[:_TICKS]
         )
 
 
@@ -71,12 +74,6 @@ def axis_over(values: Iterable[float], *, least: float, holds: float | None = 0.
     if holds is not None and holds in (low, high):  # extend the other end, so that the axis still ends at `holds`
         return Axis(low, high + missing) if holds == low else Axis(low - missing, high)
     return Axis(low - missing / 2, high + missing / 2)
-
-
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2, 2.5 and 5, times a power of ten, that is not below `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -167,13 +164,6 @@ def megabytes(size_mb: float | None) -> str | None:
     return f"{size_mb:,.0f}{_SPACE}MB" if size_mb >= 100 else f"{size_mb:.2f}{_SPACE}MB"
 
 
-def octets(size: int | None) -> str | None:
-    """Write a number of bytes as `4.99 MB`, `1.2 kB` or `16 B`."""
-    if size is None:
-        return None
-    return f"{size}{_SPACE}B" if size < 1000 else megabytes(size / 1e6)
-
-
 def decibels(ratio_db: float | None) -> str | None:
     """Write a ratio in decibels, such as `31.2 dB`."""
     return None if ratio_db is None else f"{_settled(ratio_db):.1f}{_SPACE}dB"
@@ -188,11 +178,6 @@ def relative(error: float | None) -> str | None:
     share = f"{100 * error:.2g}%" if error < 0.01 else f"{_settled(100 * error):.1f}%"
     shown = f"below{_SPACE}0.001%" if error < 1e-5 else share
     return f"{shown} ({decibels(-20 * math.log10(error))})"
-
-
-def images(count: int) -> str:
-    """Write `1 image`, `8 images`."""
-    return f"{count} image{'' if count == 1 else 's'}"
 
 
 def millions(count: float | None) -> str | None:
@@ -214,7 +199,7 @@ def _chart(
     title: str, unit: str, rows: list[Row], axis: Axis, *, form: str = "{:g}%", factor: int = 100, most: int = MOST_ROWS
 ) -> BarChart:
     """Return a chart with at most so many visible rows, whose axis is written in percent, or in what `form` says."""
-    ticks = Axis(factor * axis.low, factor * axis.high).ticks(_TICKS, form)
+    ticks = Axis(factor * axis.low, factor * axis.high).ticks(form)
     return BarChart(title, unit, tuple(rows[:most]), ticks, axis.at(0.0), tuple(rows[most:]))
 
 
@@ -252,13 +237,13 @@ def _work(layer: LayerSensitivity | LayerNoise) -> str:
 
 def sizes(operators: Sequence[OperatorSize]) -> BarChart:
     """Return the chart of the bytes of weights by type of operator, FP32 above INT8."""
-    pairs = [[None if size is None else size / 1e6 for size in (op.fp32_bytes, op.int8_bytes)] for op in operators]
-    axis = axis_over([size for pair in pairs for size in pair if size is not None], least=1e-6)
+    axis = axis_over([size / 1e6 for one in operators for size in (one.fp32_bytes, one.int8_bytes)], least=1e-6)
     rows = []
-    for operator, pair in zip(operators, pairs, strict=True):
-        bars = _two_bars(axis, pair)
-        texts = [octets(size) or "not measured" for size in (operator.fp32_bytes, operator.int8_bytes)]
-        rows.append(Row(operator.operator, "", " → ".join(texts) if bars else None, bars))
+    for operator in operators:
+        both = (operator.fp32_bytes, operator.int8_bytes)
+        texts = [f"{size}{_SPACE}B" if size < 1000 else f"{megabytes(size / 1e6)}" for size in both]
+        bars = _two_bars(axis, [size / 1e6 for size in both])
+        rows.append(Row(operator.operator, "", " → ".join(texts), bars))
     return _chart("weights by type of operator", "MB", rows, axis, form="{:g}", factor=1)
 
 
@@ -317,7 +302,9 @@ def _shipped_chain(steps: Sequence[Step]) -> list[OutputChange]:
 
 def _own(axis: Axis, name: str, change: OutputChange, against: str) -> Row:
     inputs = "" if change.images == change.inputs else f"{change.inputs} inputs, "
-    beside = f"beside {against}, {inputs}{f'{change.images} of them images' if inputs else images(change.images)}"
+    beside = (
+        f"beside {against}, {inputs}{f'{change.images} of them images' if inputs else counted(change.images, 'image')}"
+    )
     if change.identical:
         return Row(name, beside, "not a bit differs", _bars(axis, 0.0, 0.0, "gain"))
     if change.relative_error is None:
@@ -369,8 +356,8 @@ def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scat
         placed.append(Point(number, _x(across.at(ratio)), y_px, top_px, bottom_px, state, words))
     return Scatter(
         tuple(sorted(placed, key=lambda point: point.state == "chosen")),
-        tuple(Tick(_x(tick.at), tick.text) for tick in across.ticks(_TICKS, "{:g}x")),
-        tuple(Tick(_y(tick.at), tick.text) for tick in upwards.ticks(_TICKS, "{:+g}")),
+        tuple(Tick(_x(tick.at), tick.text) for tick in across.ticks("{:g}x")),
+        tuple(Tick(_y(tick.at), tick.text) for tick in upwards.ticks("{:+g}")),
         None if gate is None else _y(upwards.at(gate)),
         len(candidates) - len(drawn),
     )
@@ -389,14 +376,9 @@ def _y(along: float) -> float:
     return round(_BOTTOM_PX - (_BOTTOM_PX - _TOP_PX) * along / 100, 1)
 
 
-def is_labelled(steps: Sequence[Step]) -> bool:
-    """Tell whether any step was measured against labels."""
-    return any(step.quality for step in steps)
-
-
 def ladder(steps: Sequence[Step]) -> BarChart:
     """Return the chart of each step's quality, 0 to 100 %, with its interval; without labels, of its agreement."""
-    axis, labelled = Axis(0.0, 1.0), is_labelled(steps)
+    axis, labelled = Axis(0.0, 1.0), any(step.quality for step in steps)
     figures = [step.quality if labelled else step.agreement for step in steps]
     names = [figure.name for figure in figures if figure]
     rows = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import math
 import sys
 from collections import Counter
 from importlib.metadata import version
@@ -34,27 +33,14 @@ from edge_sdk_tools.evaluate.statistics import Figure, Interval
 from edge_sdk_tools.graph.index import Value, attribute, element_name, initializers_of, nodes_of
 from edge_sdk_tools.importers.plan import RECORD_KEY, ImportRecord, read_import_record
 from edge_sdk_tools.prove.parity import Chain, OutputChange, Proof, StepKind
-from edge_sdk_tools.report.schema import (
-    BuildReport,
-    Candidate,
-    LayerNoise,
-    LayerSensitivity,
-    Measure,
-    OperatorSize,
-    Split,
-    Step,
-    VariantRow,
-    Verdict,
-    WorstImage,
-)
+from edge_sdk_tools.report import schema
 from edge_sdk_tools.search.gates import loss_of
 from edge_sdk_tools.search.search import Search
-from edge_sdk_tools.search.sensitivity import LocalNoise, Sensitivity
+from edge_sdk_tools.search.sensitivity import LayerNoise, Sensitivity, decibels
 from edge_sdk_tools.search.shipped_form import InputTrial
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec
 
-PANEL_PX = 480
-"""The longer side of each half: texts stay readable, and a dozen pictures are about a megabyte."""
+PANEL_PX = 480  # the longer side of each half: texts stay readable, and a dozen pictures are about a megabyte
 _CAPTION_PX, _GAP_PX, _LEAST_WIDTH_PX = 26, 8, 64
 _GROUND = (46, 40, 36)  # BGR, dark in a light page and in a dark one
 _INK = (235, 235, 235)
@@ -66,16 +52,14 @@ _FILES = {
 _PICTURES = 6
 _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
 _DEQUANTIZE = "DequantizeLinear"
-_PASSING = (_DEQUANTIZE, "QuantizeLinear", "Cast", "Identity", "Transpose", "Reshape")
-"""What stands between a weight and the operator that computes with it."""
-
-
-class Compared(NamedTuple):
-    """What was found about the INT8 model and decides no gate."""
-
-    int8: onnx.ModelProto
-    chain: Chain
-    noise: tuple[LocalNoise, ...]
+_PASSING = (
+    _DEQUANTIZE,
+    "QuantizeLinear",
+    "Cast",
+    "Identity",
+    "Transpose",
+    "Reshape",
+)  # between a weight and its operator
 
 
 class Steps(NamedTuple):
@@ -92,9 +76,8 @@ class Steps(NamedTuple):
     search: Search
     variants: tuple[ModelVariant, ...]
     input: InputTrial
-    int8: onnx.ModelProto
     chain: Chain
-    noise: tuple[LocalNoise, ...]
+    noise: tuple[LayerNoise, ...]
 
     @property
     def spec(self) -> ModelSpec:
@@ -129,7 +112,7 @@ def _half(small: Image, result: Result, name: str) -> Image:
     return canvas
 
 
-def _pictured(steps: Steps) -> list[WorstImage]:
+def _pictured(steps: Steps) -> list[schema.WorstImage]:
     """Run both models on the worst images and draw their results side by side; leave out images that are gone."""
     variant = steps.search.int8
     worst = variant.proof.worst[:_PICTURES]
@@ -145,11 +128,11 @@ def _pictured(steps: Steps) -> list[WorstImage]:
         if pixels is not None:
             picture = side_by_side(pixels, *(model(pixels).result for model in models))
             name, fp32, int8 = one.file.name, one.teacher, one.student
-            found.append(WorstImage(image=name, truth=one.truth, fp32=fp32, int8=int8, picture=picture))
+            found.append(schema.WorstImage(image=name, truth=one.truth, fp32=fp32, int8=int8, picture=picture))
     return found
 
 
-def _step_rows(steps: Steps) -> tuple[Step, ...]:
+def _step_rows(steps: Steps) -> tuple[schema.Step, ...]:
     """Return the rows of all steps in order; the step on the emulated ARM core has a row even if it was left out."""
     chain, int8 = steps.chain, steps.search.int8
     has_record = any(entry.key == RECORD_KEY for entry in steps.checked.proto.metadata_props)
@@ -158,13 +141,13 @@ def _step_rows(steps: Steps) -> tuple[Step, ...]:
     if steps.distilled is not None:
         rows.insert(0, _teacher(steps.distilled))
     if imported is not None:
-        rows.insert(0, Step(kind="source", name=imported.origin, what=f"imported by {imported.exporter}"))
+        rows.insert(0, schema.Step(kind="source", name=imported.origin, what=f"imported by {imported.exporter}"))
     size_mb = _megabytes(steps.model.simplified.path)
-    rows.append(Step(kind="simplified", name="simplified", what="constants folded", size_mb=size_mb))
+    rows.append(schema.Step(kind="simplified", name="simplified", what="constants folded", size_mb=size_mb))
     rows += _converted(steps, int8)
     if "arm" in chain.changes or chain.arm_left_out:
         what = f"the same file on an emulated {chain.core}" if chain.core else "the same file"
-        rows.append(Step(kind="arm", name="ARM", what=what, left_out=chain.arm_left_out))
+        rows.append(schema.Step(kind="arm", name="ARM", what=what, left_out=chain.arm_left_out))
     return tuple(
         msgspec.structs.replace(
             row, outputs=chain.changes.get(row.kind, row.outputs), peak_memory_mb=chain.peak_memory_mb.get(row.kind)
@@ -178,55 +161,49 @@ def _change_of(figure: Figure) -> Interval:
     return figure.difference.on_other_images() if figure.difference is not None else _missing(figure.value)
 
 
-def _teacher(distilled: Distilled) -> Step:
+def _teacher(distilled: Distilled) -> schema.Step:
     promise, quality = distilled.promise, distilled.teacher_quality
-    return Step(
+    return schema.Step(
         kind="teacher",
         name="teacher",
         what=promise.teacher,
         size_mb=distilled.teacher_mb,
-        quality=Measure(promise.metric, quality) if quality else None,
+        quality=schema.Measure(promise.metric, quality) if quality else None,
         latency_ratio=distilled.latency_ratio,
     )
 
 
-def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> Step:
-    quality, change = int8.proof.evaluation.quality, None
+def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> schema.Step:
+    quality, change, from_teacher = int8.proof.evaluation.quality, None, None
+    promise = steps.distilled.promise if steps.distilled else None
+    if promise is not None:  # with the interval of the difference; without labels, that of the agreement minus 1
+        found = Interval(promise.student - (promise.teacher_value or 0.0), promise.low, promise.high)
+        from_teacher = _missing(found) if promise.teacher_value is None else found.on_other_images()
     reference = quality[0].reference if quality else None
     if imported is not None:
         images, inputs, largest, share = imported.images, imported.inputs, imported.largest, imported.largest_share
         change = OutputChange(against="source", images=images, inputs=inputs, largest=largest, largest_share=share)
-    return Step(
+    return schema.Step(
         kind="fp32",
         name="FP32",
         what=f"{Path(steps.spec.model).name}, as given",
         size_mb=steps.checked.proto.ByteSize() / 1e6,
-        quality=Measure(quality[0].name, reference) if reference else None,
-        further=tuple(Measure(f.name, f.reference, f.unit) for f in quality[1:] if f.reference),
-        change=_change_from_teacher(steps.distilled),
+        quality=schema.Measure(quality[0].name, reference) if reference else None,
+        further=tuple(schema.Measure(f.name, f.reference, f.unit) for f in quality[1:] if f.reference),
+        change=from_teacher,
         against="teacher" if steps.distilled else None,
         latency_ratio=1.0,
         outputs=change,
     )
 
 
-def _change_from_teacher(distilled: Distilled | None) -> Interval | None:
-    """Return what the student lost, with the interval of the difference; without labels, the agreement minus 1."""
-    if distilled is None:
-        return None
-    promise = distilled.promise
-    if promise.teacher_value is None:
-        return _missing(Interval(promise.student, promise.low, promise.high))
-    return Interval(promise.student - promise.teacher_value, promise.low, promise.high).on_other_images()
-
-
-def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
+def _converted(steps: Steps, int8: ModelVariant) -> list[schema.Step]:
     first, recipe = steps.first, int8.recipe.text
     taken = f"{steps.input.dtype} {steps.input.layout} {steps.input.color}"
     name, style = _FILES[first.converted.model.suffix]
     if first.precision == "int8":
         return [
-            Step(kind="int8", name="INT8", what=recipe, size_mb=_megabytes(int8.onnx)),
+            schema.Step(kind="int8", name="INT8", what=recipe, size_mb=_megabytes(int8.onnx)),
             _measured("ort", name, f"{style}, takes {taken}", first.proof, shipped=True),
         ]
     return [
@@ -235,12 +212,12 @@ def _converted(steps: Steps, int8: ModelVariant) -> list[Step]:
     ]
 
 
-def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bool = False) -> Step:
+def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bool = False) -> schema.Step:
     quality, agreement = (
-        [Measure(f.name, f.value, f.unit) for f in figures]
+        [schema.Measure(f.name, f.value, f.unit) for f in figures]
         for figures in (proof.evaluation.quality, proof.evaluation.agreement)
     )
-    return Step(
+    return schema.Step(
         kind=kind,
         name=name,
         what=what,
@@ -263,11 +240,11 @@ def _megabytes(path: Path) -> float:
     return path.stat().st_size / 1e6
 
 
-def report_of(steps: Steps) -> BuildReport:
+def report_of(steps: Steps) -> schema.BuildReport:
     """Return the report of a build."""
     search, first = steps.search, steps.first
     evaluation, program = search.int8.proof.evaluation, Path(sys.argv[0]).name
-    return BuildReport(
+    return schema.BuildReport(
         name=steps.spec.name,
         target=steps.model.target.name,
         task=steps.spec.task,
@@ -277,8 +254,8 @@ def report_of(steps: Steps) -> BuildReport:
         steps=_step_rows(steps),
         candidates=tuple(_candidate(trial, search.chosen) for trial in search.trials),
         sensitivity=tuple(_layer(layer, first.float_nodes) for layer in search.sensitivities),
-        local_noise=tuple(_noise(layer) for layer in steps.noise),
-        sizes=operator_sizes(steps.model.simplified.proto, steps.int8),
+        local_noise=steps.noise,
+        sizes=operator_sizes(steps.model.simplified.proto, onnx.load(search.int8.onnx)),
         worst_images=tuple(_pictured(steps)),
         boards=(first.estimate,) if first.estimate else (),
         variants=tuple(_variant_row(one) for one in steps.variants),
@@ -292,14 +269,14 @@ def report_of(steps: Steps) -> BuildReport:
     )
 
 
-def _split(images: ImageSplit, *, is_crossed: bool) -> Split:
+def _split(images: ImageSplit, *, is_crossed: bool) -> schema.Split:
     judging = images.choice.images if images.has_claim else ImageSet(())
     parts = (images.calibration, judging, images.claim.images)
     calibration, choice, claim = (tuple(image.sha256[:DIGEST_LENGTH] for image in part.images) for part in parts)
-    return Split(calibration, choice, claim, is_crossed)
+    return schema.Split(calibration, choice, claim, is_crossed)
 
 
-def _verdict(steps: Steps) -> Verdict:
+def _verdict(steps: Steps) -> schema.Verdict:
     gates, reason = steps.spec.gates, steps.search.fallback_reason
     evaluation = steps.search.int8.proof.evaluation
     figure = evaluation.figure
@@ -311,26 +288,26 @@ def _verdict(steps: Steps) -> Verdict:
         "calibrate with more images like those that the camera sees",
         "lower gates.int8_max_drop_relative or int8_min_agreement",
     )
-    loss = loss_of(evaluation) if reason is None else None
+    band, loss = loss_of(evaluation) if reason is None else (None, "")
     held = [
         f"{one.name} changes by {100 * one.difference.value + 0.0:+.1f} points"
         if one.difference
         else f"{one.name} {one.value.value:.1%}"
         for one in evaluation.gated or (figure,)
     ]
-    return Verdict(
+    return schema.Verdict(
         carries="int8" if reason is None else "fp32",
         why=reason or steps.search.doubt or f"INT8 holds its gates: {', '.join(held)}",
         next_steps=mend if reason else (),
         least_change=least,
         latency_budget_ms=steps.model.latency_budget_ms,
-        band=loss.band if loss else None,
-        loss=loss.line if loss else "",
+        band=band,
+        loss=loss,
     )
 
 
-def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
-    return Candidate(
+def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> schema.Candidate:
+    return schema.Candidate(
         recipe=trial.recipe.text,
         change=_change_of(trial.proof.evaluation.figure),
         latency_ratio=trial.proof.latency_ratio,
@@ -341,9 +318,9 @@ def _candidate(trial: ModelVariant, chosen: ModelVariant | None) -> Candidate:
     )
 
 
-def _variant_row(one: ModelVariant) -> VariantRow:
+def _variant_row(one: ModelVariant) -> schema.VariantRow:
     figure, proof = one.figure, one.proof
-    return VariantRow(
+    return schema.VariantRow(
         name=one.name,
         precision=one.precision,
         size_wh=one.spec.input.size_wh,
@@ -360,30 +337,15 @@ def _variant_row(one: ModelVariant) -> VariantRow:
     )
 
 
-def _layer(layer: Sensitivity, float_nodes: tuple[str, ...]) -> LayerSensitivity:
+def _layer(layer: Sensitivity, float_nodes: tuple[str, ...]) -> schema.LayerSensitivity:
     """Return the row of a layer; all operators of a type that were measured together are one row."""
-    return LayerSensitivity(
+    return schema.LayerSensitivity(
         node=layer.nodes[0] if layer.macs_share else f"all {layer.operator}",
         operator=layer.operator,
-        sqnr_db=_decibels(layer.noise),
+        sqnr_db=decibels(layer.noise),
         macs_share=layer.macs_share,
         is_integer=layer.nodes[0] not in float_nodes,
     )
-
-
-def _noise(layer: LocalNoise) -> LayerNoise:
-    return LayerNoise(
-        node=layer.node,
-        operator=layer.operator,
-        activation_sqnr_db=_decibels(layer.activation_noise),
-        weight_sqnr_db=_decibels(layer.weight_noise),
-        sqnr_db=layer.sqnr_db,
-        macs_share=layer.macs_share,
-    )
-
-
-def _decibels(noise: float | None) -> float | None:
-    return -10 * math.log10(noise) if noise else None
 
 
 def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
@@ -416,7 +378,7 @@ def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
     return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
 
 
-def operator_sizes(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[OperatorSize, ...]:
+def operator_sizes(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[schema.OperatorSize, ...]:
     """Return the sizes of both models side by side, the largest in FP32 first."""
     before, after = size_by_operator(fp32), size_by_operator(int8)
-    return tuple(OperatorSize(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after})
+    return tuple(schema.OperatorSize(name, before.get(name, 0), after.get(name, 0)) for name in {**before, **after})

@@ -14,6 +14,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from edge_sdk.core.logs import counted
 from edge_sdk_tools.report import charts
 from edge_sdk_tools.report.schema import BuildReport, Step
 
@@ -39,7 +40,7 @@ def render_html(report: BuildReport) -> str:
         warnings=[warning for warning in report.warnings if warning != verdict.why],
         bare={step.kind: _in_place_of_figures(step) for step in steps if _is_bare(step)},
         left_float=any(not layer.is_integer for layer in report.sensitivity),
-        labelled=charts.is_labelled(steps),
+        labelled=any(step.quality for step in steps),
         names={step.kind: step.name for step in steps},
         ladder=charts.ladder(steps),
         waterfall=charts.waterfall(steps),
@@ -112,7 +113,7 @@ def _in_place_of_figures(step: Step) -> str | None:
     if step.outputs is None:
         return None
     change = step.outputs
-    images = f"on {charts.images(change.images)}"
+    images = f"on {counted(change.images, 'image')}"
     if change.identical:
         return f"not a bit of its outputs differs, {images}"
     error = f"{charts.relative(change.relative_error)}, " if change.relative_error is not None else ""

@@ -18,6 +18,7 @@ from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
 from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
 from edge_sdk_tools.search.gates import Band
+from edge_sdk_tools.search.sensitivity import LayerNoise
 
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -67,25 +68,6 @@ class LayerSensitivity(Record, frozen=True, kw_only=True):
     loss: Signed | None = None
     macs_share: Share | None = None
     is_integer: bool
-
-
-class LayerNoise(Record, frozen=True, kw_only=True):
-    """How much quantization disturbs what one layer reads; what that does to the outputs is not known from it.
-
-    Attributes:
-        activation_sqnr_db: signal to quantization noise of its input on the calibration images, decibels; None where
-            that is not quantized, or exact.
-        weight_sqnr_db: the same of its weights.
-        sqnr_db: of both together.
-        macs_share: of the model's multiply-accumulates, 0-1.
-    """
-
-    node: str
-    operator: str
-    activation_sqnr_db: float | None = None
-    weight_sqnr_db: float | None = None
-    sqnr_db: float | None = None
-    macs_share: Share | None = None
 
 
 class Measure(Record, frozen=True, omit_defaults=True):
@@ -196,8 +178,8 @@ class OperatorSize(Record, frozen=True):
     """The weights of all operators of one type, in bytes; 0 where the model has none of them."""
 
     operator: str
-    fp32_bytes: Count | None
-    int8_bytes: Count | None
+    fp32_bytes: Count
+    int8_bytes: Count
 
 
 class WorstImage(Record, frozen=True, kw_only=True, omit_defaults=True):

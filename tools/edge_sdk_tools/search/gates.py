@@ -8,7 +8,7 @@ gates allow.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -93,7 +93,11 @@ def gate_failure_of(
     """
     slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
     quality = _agreement(proof, gates, name) or _drop(proof, gates)
-    return _float_work(proof) or (quality or slow if quality_first else slow or quality)
+    if proof.integer_mac_share < MIN_INTEGER_MAC_SHARE:
+        what = f"only {proof.integer_mac_share:.1%} of the convolutions' multiply-accumulates run in integer kernels"
+        expected = f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so"
+        return GateFailure("float", f"{what}, {expected}")
+    return quality or slow if quality_first else slow or quality
 
 
 def claim_failure_of(proof: Proof, gates: Gates, where: str) -> GateFailure | None:
@@ -113,26 +117,13 @@ def check_size(gates: Gates, size_mb: float) -> None:
         raise SizeGateError(f"the model has {size_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
 
 
-NOTHING_IN_INTEGERS = GateFailure(
-    "float", "nothing before its decoding tail has weights, so that nothing of it can be in integers"
-)
-"""Of a model in which the quantizer found nothing to do."""
-
-
 def relative_drop(proof: Proof) -> float:
     """Return the largest share of a gated figure, or without labels of agreement, that is lost; below 0 for a gain."""
     return max((figure.drop for figure in proof.evaluation.gated), default=1 - proof.agreement.value)
 
 
-class Loss(NamedTuple):
-    """How bad a loss is for people, and the figure that says so."""
-
-    band: Band
-    line: str
-
-
-def loss_of(evaluation: Evaluation) -> Loss:
-    """Judge a model beside FP32 by the figure that suffers most; these limits do not move with the gates.
+def loss_of(evaluation: Evaluation) -> tuple[Band, str]:
+    """Judge a model beside FP32, and name the figure that suffers most; these limits do not move with the gates.
 
     All figures by labels count, gated or not; without labels the agreement does.
     """
@@ -143,26 +134,16 @@ def loss_of(evaluation: Evaluation) -> Loss:
         said = f"{worst.name} lost {worst.drop:.1%} of what FP32 has" if worst.drop > 0 else "no figure fell"
         limits = f"ok up to {_WORSE_LOSS:.0%}, bad above {_BAD_LOSS:.0%}"
         chance = "; that may be chance" if band != "ok" and worst.may_be_noise else ""
-        return Loss(band, f"{said} ({limits}){chance}")
+        return band, f"{said} ({limits}){chance}"
     agreement = evaluation.agreement[0]
     band = _band(1 - agreement.value.value, 1 - _WORSE_AGREEMENT, 1 - _BAD_AGREEMENT)
     limits = f"ok from {_WORSE_AGREEMENT:.0%}, bad below {_BAD_AGREEMENT:.0%}"
     labels = "" if band == "ok" else "; labelled images would tell whether its answers are worse or only others"
-    return Loss(band, f"{agreement.name} {agreement.value.value:.1%} ({limits}){labels}")
+    return band, f"{agreement.name} {agreement.value.value:.1%} ({limits}){labels}"
 
 
 def _band(lost: float, worse: float, bad: float) -> Band:
     return "ok" if lost <= worse + _ROUNDING else "worse" if lost <= bad + _ROUNDING else "bad"
-
-
-def _float_work(proof: Proof) -> GateFailure | None:
-    if proof.integer_mac_share >= MIN_INTEGER_MAC_SHARE:
-        return None
-    return GateFailure(
-        "float",
-        f"only {proof.integer_mac_share:.1%} of the convolutions' multiply-accumulates run in integer kernels, "
-        f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so",
-    )
 
 
 def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:

@@ -21,14 +21,7 @@ from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
 from edge_sdk_tools.evaluate.statistics import cross_validated
 from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, calibration_warnings
 from edge_sdk_tools.quantize.quantize import Recipe
-from edge_sdk_tools.search.gates import (
-    NOTHING_IN_INTEGERS,
-    BoardTimes,
-    GateFailure,
-    claim_failure_of,
-    gate_failure_of,
-    relative_drop,
-)
+from edge_sdk_tools.search.gates import BoardTimes, GateFailure, claim_failure_of, gate_failure_of, relative_drop
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers, with_inner_nodes
 from edge_sdk_tools.search.variant import ModelVariant, VariantSpec, make_variants
 
@@ -238,7 +231,7 @@ class RecipeSearch:
 
     def _batches(self, items: list[T]) -> Iterator[list[T]]:
         """Yield batches of as many candidates as run at once, so that no model is made in vain."""
-        size = self._spec.job_runner.at_once
+        size = self._spec.job_runner.executor.at_once
         for start in range(0, len(items), size):
             yield items[start : start + size]
 
@@ -257,7 +250,9 @@ class RecipeSearch:
     def _judged(self, variant: ModelVariant) -> ModelVariant:
         """Add what keeps a model from its gates."""
         gate_failure, board = self._gate_failure(variant)
-        gate_failure = gate_failure if variant.has_integers else NOTHING_IN_INTEGERS
+        if not variant.has_integers:
+            what = "nothing before its decoding tail has weights, so that nothing of it can be in integers"
+            gate_failure = GateFailure("float", what)
         return msgspec.structs.replace(variant, gate_failure=gate_failure, board=board)
 
     def _gate_failure(self, variant: ModelVariant) -> tuple[GateFailure | None, BoardTimes | None]:
@@ -296,15 +291,12 @@ def _may_be_noise(trial: ModelVariant) -> bool:
 
 
 def chosen_among(trials: Sequence[ModelVariant]) -> ModelVariant | None:
-    """Return the candidate that is carried: that with fewest float nodes of those that hold, or one that may hold."""
-    held = [trial for trial in trials if trial.gate_failure is None]
-    return min(held, key=lambda trial: len(trial.float_nodes), default=None) or closest_to_fp32(trials)
+    """Return the candidate that is carried: that with fewest float nodes of those that hold.
 
-
-def closest_to_fp32(trials: Sequence[ModelVariant]) -> ModelVariant | None:
-    """Return the candidate that agrees most with FP32, among those whose loss may be noise; None where there is none.
-
-    Agreement has less noise than figures on labels, because every detection counts.
+    Where none does, it is the one that agrees most with FP32, of those whose loss may be noise; None without any.
     """
-    noisy = [trial for trial in trials if _may_be_noise(trial)]
-    return max(noisy, key=lambda trial: trial.proof.agreement.value, default=None)
+    held = [trial for trial in trials if trial.gate_failure is None]
+    if held:
+        return min(held, key=lambda trial: len(trial.float_nodes))
+    # Agreement has less noise than figures on labels, because every detection counts.
+    return max(filter(_may_be_noise, trials), key=lambda trial: trial.proof.agreement.value, default=None)

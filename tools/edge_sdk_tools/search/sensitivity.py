@@ -27,6 +27,7 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.graph.index import GraphIndex, attribute
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress
+from edge_sdk_tools.prove.parity import Share
 from edge_sdk_tools.quantize.calibration import Activations, Histogram
 from edge_sdk_tools.quantize.quantize import Recipe, quantized_proto
 from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified, open_session
@@ -43,9 +44,7 @@ _LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}
 class Sensitivity(msgspec.Struct, frozen=True):
     """One layer with its fused Relu or Clip, or all operators of a type that have no weights.
 
-    Attributes:
-        noise: mean over the outputs' channels of squared error over squared signal, 0-1, with only these in INT8.
-        macs_share: share of the model's multiply-accumulates, 0-1.
+    `noise` is the mean over the outputs' channels of squared error over squared signal, 0-1, with only these in INT8.
     """
 
     nodes: tuple[str, ...]
@@ -171,30 +170,31 @@ def _noise(got: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
     return float(np.minimum(error / ((expected**2).sum(axis=1) + _TINY), 1.0).mean())
 
 
-class LocalNoise(msgspec.Struct, frozen=True):
-    """Quantization noise of one layer with weights.
+class LayerNoise(msgspec.Struct, frozen=True, kw_only=True):
+    """How much quantization disturbs what one layer reads; what that does to the outputs is not known from it.
 
     Attributes:
-        activation_noise: energy of the error over energy of the signal, of its quantized input on the calibration
-            images; None where that is not quantized.
-        weight_noise: the same of its weights.
-        macs_share: share of the model's multiply-accumulates, 0-1.
+        activation_sqnr_db: signal to quantization noise of its input on the calibration images, decibels; None where
+            that is not quantized, or exact.
+        weight_sqnr_db: the same of its weights.
+        sqnr_db: of both together.
+        macs_share: of the model's multiply-accumulates, 0-1.
     """
 
     node: str
     operator: str
-    activation_noise: float | None
-    weight_noise: float | None
-    macs_share: float
-
-    @property
-    def sqnr_db(self) -> float | None:
-        """Signal to quantization noise of both together, in decibels; None where there is none."""
-        noise = (self.activation_noise or 0.0) + (self.weight_noise or 0.0)
-        return -10 * math.log10(noise) if noise > 0 else None
+    activation_sqnr_db: float | None = None
+    weight_sqnr_db: float | None = None
+    sqnr_db: float | None = None
+    macs_share: Share | None = None
 
 
-def local_noise(model: Simplified, activations: Activations, quantized: onnx.ModelProto) -> tuple[LocalNoise, ...]:
+def decibels(noise: float | None) -> float | None:
+    """Return the signal to noise ratio of noise over signal; None for none, or where it is not known."""
+    return -10 * math.log10(noise) if noise else None
+
+
+def local_noise(model: Simplified, activations: Activations, quantized: onnx.ModelProto) -> tuple[LayerNoise, ...]:
     """Return the noise of every layer with weights that computes in integers, in graph order."""
     before, links = GraphIndex(model.proto.graph), GraphIndex(quantized.graph)
     total = max(1, sum(model.macs.values()))
@@ -207,8 +207,15 @@ def local_noise(model: Simplified, activations: Activations, quantized: onnx.Mod
         activation = _activation_noise(node.input[0], links, activations.histograms)
         weight = _weight_noise(node.input[1], links, before.value(original.input[1]))
         if activation is not None or weight is not None:
-            share = model.macs.get(node.name, 0) / total
-            found.append(LocalNoise(node.name, str(node.op_type), activation, weight, share))
+            layer = LayerNoise(
+                node=node.name,
+                operator=str(node.op_type),
+                activation_sqnr_db=decibels(activation),
+                weight_sqnr_db=decibels(weight),
+                sqnr_db=decibels((activation or 0.0) + (weight or 0.0)),
+                macs_share=model.macs.get(node.name, 0) / total,
+            )
+            found.append(layer)
     return tuple(found)
 
 

@@ -135,10 +135,8 @@ class Way(msgspec.Struct, frozen=True):
 class Race(msgspec.Struct, frozen=True):
     """The outcome of timing two models against each other.
 
-    Attributes:
-        saved_ms: what a frame takes less with levels: medians of preparation and of the kernels that differ.
-        more: operators of which levels run more than floats; they should run fewer only, but for Reshape, which
-            copies nothing.
+    `saved_ms` is what a frame takes less with levels: medians of preparation and of the kernels that differ. `more` are
+    operators of which levels run more than floats; they should run fewer only, but for Reshape, which copies nothing.
     """
 
     floats: Way

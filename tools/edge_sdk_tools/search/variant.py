@@ -36,8 +36,7 @@ from edge_sdk_tools.graph.profile import host_saturates, timing_settings
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, silent
 from edge_sdk_tools.prove.parity import Proof, measure, timed
-from edge_sdk_tools.quantize.convert import Converted, float_file
-from edge_sdk_tools.quantize.precisions import MAKERS, Ranges
+from edge_sdk_tools.quantize.convert import MAKERS, Converted, Ranges, float_file
 from edge_sdk_tools.quantize.quantize import Quantized, Recipe
 from edge_sdk_tools.quantize.simplified import simplify
 from edge_sdk_tools.search.gates import TIME_LIMITS, BoardTimes, GateFailure
@@ -63,7 +62,7 @@ class VariantSpec:
         self.spec, self.target = spec, target
         self.folder: Path | None = folder
         self.job_runner, self.counter, self.on_progress = job_runner, counter, on_progress
-        self.threads = job_runner.threads_per_job
+        self.threads = job_runner.executor.threads_per_job
         self._is_elsewhere = job_runner.is_elsewhere
         self.evaluation = carried(evaluation) if job_runner.is_elsewhere else evaluation
         fp32 = from_checked("the FP32 model", spec, checked)
@@ -79,8 +78,8 @@ class VariantSpec:
             self.simplified.proto.SerializeToString(deterministic=True),
             *evaluation.mask_contents(),
         )
-        self._saturates = host_saturates()
-        self.reduce_range = target.reduce_range or self._saturates
+        self.saturates = host_saturates()
+        self.reduce_range = target.reduce_range or self.saturates
         self._loading = threading.Lock()
         self._fp32: Subject | None = fp32
 
@@ -160,14 +159,6 @@ class VariantSpec:
             file = float_file(self.simplified.path, target, Path(folder)).model
             return {core: kernels_ms(file, proto, target, core) for core in cores_of(target)}
 
-    def check_here(self, recipe: Recipe) -> None:
-        """Raise UsageError on a worker whose CPU saturates sums of INT8 where the builder's does not."""
-        if recipe.is_integer and not recipe.reduce_range and host_saturates() and not self._saturates:
-            raise UsageError(
-                "a worker's CPU saturates sums of INT8 (x86 without VNNI), and this machine's does not: their figures "
-                "are not comparable; take such workers out of the cluster"
-            )
-
 
 class BuiltModel(msgspec.Struct, frozen=True):
     """The result of `build_variant`: both files as bytes, what is known of them, and the proof without times.
@@ -182,13 +173,18 @@ class BuiltModel(msgspec.Struct, frozen=True):
     proof: Proof
 
 
-def build_variant(spec: VariantSpec, recipe: Recipe, ranges: Ranges) -> BuiltModel:
+def build_variant(item: tuple[Recipe, Ranges], spec: VariantSpec) -> BuiltModel:
     """Write the model file of a recipe and measure it beside FP32, all but its time.
 
-    `ranges` has the range of each activation by the recipe's calibration; it is empty for a precision that needs none.
+    Beside the recipe the item has the range of each activation by its calibration; none where a precision needs none.
     An OutputError says that the disk is full or cannot be written to.
     """
-    spec.check_here(recipe)
+    recipe, ranges = item
+    if recipe.is_integer and not recipe.reduce_range and host_saturates() and not spec.saturates:
+        raise UsageError(
+            "a worker's CPU saturates sums of INT8 (x86 without VNNI), and this machine's does not: their figures "
+            "are not comparable; take such workers out of the cluster"
+        )
     maker = MAKERS[recipe.precision]
     try:
         with tempfile.TemporaryDirectory(prefix="variant-", dir=spec.folder) as name:
@@ -275,7 +271,7 @@ def make_variants(
 ) -> list[ModelVariant]:
     """Build the models of several recipes, as many at once as the job runner allows, then time them one by one."""
     built = spec.job_runner.run(
-        _job,
+        build_variant,
         [(recipe, dict(ranges(recipe))) for recipe in recipes],
         shared=spec,
         key=lambda item: key_of("variant", spec.digest, item),
@@ -283,10 +279,6 @@ def make_variants(
         on_done=on_done,
     )
     return [_timed(spec, recipe, one) for recipe, one in zip(recipes, built, strict=True)]
-
-
-def _job(item: tuple[Recipe, Ranges], spec: VariantSpec) -> BuiltModel:
-    return build_variant(spec, *item)
 
 
 def _timed(spec: VariantSpec, recipe: Recipe, built: BuiltModel) -> ModelVariant:
