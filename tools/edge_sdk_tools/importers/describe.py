@@ -275,6 +275,13 @@ def _image_size(metadata: dict[str, str]) -> tuple[int, int] | None:
     return None
 
 
+def _keypoints(metadata: dict[str, str]) -> tuple[int, int] | None:
+    """Return how many points an object has, and how many values a point, as Ultralytics writes `kpt_shape`."""
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert({"keypoints": literal_in(metadata.get("kpt_shape", ""))}, DetectionSpec).keypoints
+    return None
+
+
 def _wanted_task(model: Path, report: CheckReport, task: str | None) -> Task | None:
     said = report.metadata.get("task")
     # A dictionary beside one row of scores, not a row for each place in the picture, holds the names of classes.
@@ -346,10 +353,8 @@ def _readings(entry: Decoder, given: InputSpec, report: CheckReport) -> Iterator
     """Yield how an entry of the table reads exactly these outputs, for each number of classes that they may have."""
     outputs = report.outputs
     detection = entry.section(outputs)
-    if entry.said == "pose":  # Ultralytics writes how many points an object has, and how many values a point
-        with contextlib.suppress(msgspec.ValidationError):
-            said = msgspec.convert({"keypoints": literal_in(report.metadata.get("kpt_shape", ""))}, DetectionSpec)
-            detection = msgspec.structs.replace(detection, keypoints=said.keypoints)
+    if entry.said == "pose":
+        detection = msgspec.structs.replace(detection, keypoints=_keypoints(report.metadata))
     limits = entry.usual_thresholds
     reading = _Reading(
         task=entry.task, decoder=entry.name, input=given, entry=entry, detection=detection, thresholds=limits
