@@ -32,6 +32,7 @@ from edge_sdk.bundle.manifest import (
     decode_manifest,
 )
 from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_keys
+from edge_sdk.bundle.target import refuse_accelerators
 from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.core.files import open_regular
 from edge_sdk.core.frame import Result, Tensor
@@ -188,7 +189,8 @@ class Bundle:
     def check_device(self, machine: str, onnxruntime_version: str, reduced: ReducedRuntime | None = None) -> None:
         """Raise IncompatibleError where the machine differs, or the ONNX Runtime cannot or was not shown to run this.
 
-        The stock ONNX Runtime must be in the bundle's range, a reduced one must have been built for its operators.
+        The stock ONNX Runtime must be in the bundle's range, a reduced one must have been built for its operators, and
+        the bundle must ask for the CPU alone.
         """
         promise = self.manifest
         if machine != promise.machine:
@@ -206,6 +208,7 @@ class Bundle:
             )
 
     def _check_reduced(self, version: str, reduced: ReducedRuntime) -> None:
+        refuse_accelerators(str(self.path), self.manifest.providers)
         missing = ", ".join(sorted({*self.manifest.operators} - {*reduced.operators}))
         entry = self.manifest.entry(OPERATORS_FILE)
         whole = [variant.file for variant in self.manifest.variants if not variant.file.endswith(".ort")]

@@ -8,13 +8,14 @@ bundle must not decide where a device writes or which code it loads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.core.errors import TargetError
+from edge_sdk.core.errors import IncompatibleError, TargetError
 from edge_sdk.core.toml import read_toml
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -103,8 +104,26 @@ class ProviderOptions(
 
 IntegerType = Literal["QUInt8", "QInt8"]
 OPENVINO = "OpenVINOExecutionProvider"
-PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", OPENVINO, "CPUExecutionProvider")
-"""Execution providers that a target may ask for, by ONNX Runtime's own names."""
+CPU = "CPUExecutionProvider"
+PROVIDERS = {
+    "TensorrtExecutionProvider": "onnxruntime-gpu",
+    "CUDAExecutionProvider": "onnxruntime-gpu",
+    OPENVINO: "onnxruntime-openvino",
+    CPU: "onnxruntime",
+}
+"""Execution providers that a target may ask for, by ONNX Runtime's own names, and the package that has each."""
+
+
+def refuse_accelerators(where: str, providers: Sequence[str]) -> None:
+    """Raise IncompatibleError where one of these is not the CPU's, the only one that a reduced ONNX Runtime has."""
+    for provider in providers:
+        if provider != CPU:
+            package = PROVIDERS.get(provider, "one that has it")
+            raise IncompatibleError(
+                f"{where}: asks for {provider}, and a reduced ONNX Runtime computes on the CPU alone; install "
+                f"{package} in its place"
+            )
+
 
 _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$", description="a version such as 1.20.1")]
 
@@ -142,7 +161,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         unknown = [p for p in self.providers if p not in PROVIDERS]
         if unknown:
             raise ValueError(f"providers: {unknown[0]!r} is not an execution provider; expected {', '.join(PROVIDERS)}")
-        if self.providers[-1] != "CPUExecutionProvider":
+        if self.providers[-1] != CPU:
             raise ValueError("providers: expected CPUExecutionProvider last, the one that runs everywhere")
         if len(set(self.providers)) != len(self.providers):
             raise ValueError("providers: expected each execution provider once")

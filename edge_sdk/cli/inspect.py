@@ -15,12 +15,20 @@ import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import SIGNATURE_FILE, FileEntry, Variant
+from edge_sdk.bundle.target import CPU
 from edge_sdk.cli.options import PATH, echo_json, logging_to_standard_error
 from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError, UsageError, printable
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import Profile, profile_of
-from edge_sdk.inference.runtime import Providers, SessionSettings, check_device, described_runtime, onnxruntime_version
+from edge_sdk.inference.runtime import (
+    Providers,
+    SessionSettings,
+    check_device,
+    described_runtime,
+    onnxruntime_version,
+    shortfalls_here,
+)
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.tuning.candidates import figures
@@ -199,7 +207,7 @@ def _tuned(bundle: Bundle) -> list[Record]:
 
 def _show(found: Inspection, tuned: list[Record]) -> None:
     built = f"built {found.created_at} for {found.target}"  # a manifest may have any text in both
-    is_reducible = all(one.file.endswith(".ort") for one in found.variants)
+    is_reducible = found.providers == (CPU,) and all(one.file.endswith(".ort") for one in found.variants)
     reduced = ", or a reduced one that was built for it" if is_reducible else ""
     click.echo(printable(f"{found.name} {found.version}, {built} ({found.machine})"))
     for name, text in (
@@ -208,7 +216,7 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
         ("runs with", f"ONNX Runtime {found.onnxruntime[0]} to {found.onnxruntime[1]}{reduced}"),
         ("wants", _wishes(found)),
         ("runtime", f"{found.runtime}, installed here"),
-        ("here", found.refusal or "nothing speaks against it"),
+        ("here", found.refusal or "; ".join(shortfalls_here(found.providers)) or "nothing speaks against it"),
         ("operators", ", ".join(found.custom_operators) or None),
         ("libraries", ", ".join(found.libraries) or None),
         ("signature", _SIGNATURES[found.signature]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edge_sdk.bundle.target import CPU, PROVIDERS, load_target
 from edge_sdk.cli.options import PATH, echo_json, folded
 from edge_sdk.core.errors import host_tools
 
@@ -170,6 +171,7 @@ def wheelhouse(
     as_json: bool,
 ) -> None:
     """Gather the wheels that a device installs without a package index, and check that each BUNDLE runs with them."""
+    provider = load_target(target).providers[0]
     with host_tools("`edge-sdk wheelhouse`"):
         from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.jobs.runner import one_step
@@ -177,6 +179,9 @@ def wheelhouse(
         from edge_sdk_tools.runtime.wheelhouse import REQUIREMENTS, make_wheelhouse
     with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress, one_step(progress, "gather wheels"):
         gathered = make_wheelhouse(bundles, target, wheel, output, replaced=replaced, constraints=constraints)
+    if provider != CPU:
+        line = f"target {target} asks for {provider}, which no wheel here has: models run on the CPU there until"
+        click.echo(folded(f"{line} {PROVIDERS[provider]} takes the place of onnxruntime"), err=True)
     if as_json:
         echo_json(gathered)
         return

@@ -22,7 +22,7 @@ import onnxruntime as ort
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, Manifest, ReducedRuntime
 from edge_sdk.bundle.model_file import refuse_other_files
-from edge_sdk.bundle.target import OPENVINO, ProviderOptions
+from edge_sdk.bundle.target import CPU, OPENVINO, PROVIDERS, ProviderOptions
 from edge_sdk.core.errors import (
     BundleError,
     IncompatibleError,
@@ -85,14 +85,8 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-CPU = "CPUExecutionProvider"
 _log = logging.getLogger(__name__)
 _NOT_STARTED = "it cannot be started; ONNX Runtime says why on standard error"
-_PACKAGES = {
-    "TensorrtExecutionProvider": "onnxruntime-gpu",
-    "CUDAExecutionProvider": "onnxruntime-gpu",
-    OPENVINO: "onnxruntime-openvino",
-}
 
 
 class Providers(msgspec.Struct, frozen=True):
@@ -151,11 +145,16 @@ def _engine_folder(chosen: str | None) -> Path | None:
     return folder
 
 
-def not_installed(provider: str, version: str) -> str:
-    """Return the reason why a provider that this ONNX Runtime does not have is not used."""
-    package = _PACKAGES.get(provider)
-    hint = f"; it comes with {package}, in place of onnxruntime" if package else ""
-    return f"not in this ONNX Runtime {version}{hint}"
+def not_installed(asked: Sequence[str]) -> dict[str, str]:
+    """Return those of the providers that this ONNX Runtime was built without, and why they are not used."""
+    missing = [provider for provider in asked if provider not in ort.get_available_providers()]
+    hints = {p: f"; it comes with {PROVIDERS[p]}, in place of onnxruntime" for p in missing if p in PROVIDERS}
+    return {p: f"not in this ONNX Runtime {ort.__version__}{hints.get(p, '')}" for p in missing}
+
+
+def shortfalls_here(asked: tuple[str, ...]) -> list[str]:
+    """Return one line for each provider that this ONNX Runtime was built without."""
+    return Providers(asked, (CPU,), not_installed(asked), {}).shortfalls()
 
 
 _QUIET = 4  # log level "fatal": the caller gets every other error as an exception
@@ -215,9 +214,8 @@ def open_inference(
     """
     refuse_other_files(model, where)
     asked = settings.providers
-    available = set(available_providers())
-    why_not = {p: not_installed(p, onnxruntime_version()) for p in asked if p not in available}
-    wanted = [p for p in asked if p in available and p != CPU]
+    why_not = not_installed(asked)
+    wanted = [p for p in asked if p not in why_not and p != CPU]
     while True:
         try:
             inference = _load(model, settings, wanted, libraries)

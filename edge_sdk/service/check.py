@@ -30,7 +30,7 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.cascade import going_on
-from edge_sdk.inference.runtime import check_device
+from edge_sdk.inference.runtime import check_device, shortfalls_here
 from edge_sdk.inference.trial import refuse_older
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.discovery import Discovery
@@ -203,6 +203,7 @@ def _opened(
         warned += filter(None, [refuse_older(bundle, allow_older=allow_older)])
         bundle.labels()
         check_device(bundle)
+        warned += (f"{path}: {line}" for line in shortfalls_here(bundle.manifest.providers))
     except EdgeError as cause:
         return cause
     except OSError as cause:  # for example a name that no file system accepts

@@ -71,10 +71,7 @@ def pi_bundle(folder: Path, model: bytes, **changes: object) -> Path:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Two models with different operators and operator sets."""
     folder = tmp_path_factory.mktemp("models")
-    return {
-        "classifier": ort_of(tiny.classifier(), folder / "classifier"),
-        "mixer": ort_of(tiny.mixer(), folder / "mixer"),
-    }
+    return {one.__name__: ort_of(one(), folder / one.__name__) for one in (tiny.classifier, tiny.mixer)}
 
 
 def test_the_needs_of_bundles_are_joined(tmp_path: Path, made: dict[str, bytes]) -> None:
@@ -105,6 +102,7 @@ def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, m
     plain = make_manifest()
     cases: list[tuple[dict[str, object], str]] = [
         ({"machine": "x86_64", "target": "x86_64"}, r"built for x86_64 .*--target raspberry_pi_5"),
+        ({"providers": ("CUDAExecutionProvider", "CPUExecutionProvider")}, "asks for CUDA.*install onnxruntime-gpu"),
         ({"libraries": ("labels.txt",)}, "needs labels.txt; a reduced runtime has no custom operators"),
     ]
     for number, (changes, expected) in enumerate(cases):
@@ -127,6 +125,8 @@ def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, m
         build.read_needs([pi_bundle(tmp_path / "style.edge", runtime_style)], device)
     with pytest.raises(UsageError, match="no operators at all"):
         build.read_needs([], device)
+    with pytest.raises(IncompatibleError, match=r"target x86_64_openvino: asks for OpenVINOExecutionProvider, .* CPU"):
+        build.read_needs([], load_target("x86_64_openvino"))
 
 
 # A source of ONNX Runtime with no more than the places that are patched or read.

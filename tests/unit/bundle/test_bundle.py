@@ -22,17 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from onnx import TensorProto
 
+from edge_sdk.bundle import model_file
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, ReducedRuntime, decode_manifest, encode_manifest, manifest_schema
-from edge_sdk.bundle.model_file import (
-    DATA_LOCATION,
-    EXTERNAL_DATA,
-    PATHS,
-    Damaged,
-    fields,
-    length_field,
-    refuse_other_files,
-)
+from edge_sdk.bundle.model_file import DATA_LOCATION, EXTERNAL_DATA, PATHS, Damaged, fields, length_field
 from edge_sdk.bundle.signing import generate_key, load_private_key, load_public_key, sign
 from edge_sdk.core.errors import BundleError, ConfigError, IncompatibleError, OutputError, SessionError, UsageError
 from edge_sdk.core.files import write_record
@@ -204,11 +197,14 @@ def test_a_reduced_runtime_runs_what_it_was_built_for(tmp_path: Path) -> None:
     variants = tuple(msgspec.structs.replace(one, file="model.int8.onnx") for one in bundle.manifest.variants)
     manifest = msgspec.structs.replace(make_manifest(files), variants=variants)
     whole = Bundle.open(write_bundle(tmp_path / "b.edge", manifest, files))
+    manifest = msgspec.structs.replace(manifest, providers=("OpenVINOExecutionProvider", "CPUExecutionProvider"))
+    faster = Bundle.open(write_bundle(tmp_path / "c.edge", manifest, files))
     for opened, machine, reduced, expected in (
         (bundle, "x86_64", ReducedRuntime(("ai.onnx:Relu",), (digest,)), "1.21.0.post1 here has no ai.onnx:Conv; "),
         (bundle, "x86_64", ReducedRuntime(("ai.onnx:Conv",), ("0" * 64,)), "was built for other versions or types"),
         (whole, "x86_64", fits, "does not load model.int8.onnx, which is not in ORT format"),
         (bundle, "aarch64", fits, "this machine is aarch64"),
+        (faster, "x86_64", fits, "asks for OpenVINOExecutionProvider, and a reduced ONNX Runtime computes on the CPU"),
     ):
         assert expected in refusal(IncompatibleError, opened.check_device, machine, "1.21.0.post1", reduced)
 
@@ -419,14 +415,15 @@ def test_however_it_is_written(field: bytes, is_refused: bool) -> None:
     """A model whose last weight has one more field, in a second graph that a parser joins to the first."""
     model = tiny.classifier().SerializeToString() + length_field(7, length_field(5, field))
     with pytest.raises((BundleError, SessionError)) if is_refused else contextlib.nullcontext():
-        refuse_other_files(model, "m")
+        model_file.refuse_other_files(model, "m")
 
 
 def test_graphs_that_lie_deep_in_each_other_take_no_stack() -> None:
     graph = _spy().graph.SerializeToString()
     for _ in range(3000):
         graph = length_field(1, length_field(5, length_field(6, graph)))
-    assert "takes weights from another file" in refusal(BundleError, refuse_other_files, length_field(7, graph), "m")
+    said = refusal(BundleError, model_file.refuse_other_files, length_field(7, graph), "m")
+    assert "takes weights from another file" in said
 
 
 def _paths(start: Descriptor) -> Iterator[tuple[str, int, str]]:

@@ -210,6 +210,8 @@ def test_a_bundle_is_shown_with_every_node_of_its_profile(tmp_path: Path, cli: C
     assert {node["provider"] for node in profile["nodes"]} == {"CPUExecutionProvider"}
     assert sum(node["share"] for node in profile["nodes"]) == pytest.approx(1)
     assert 0 < sum(times) <= profile["run_ms"] * 1.5
+    edit_manifest(folder, providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert "CUDAExecutionProvider was asked for and is not used: not in this" in cli(0, "inspect", folder).out
 
 
 def test_a_bundle_for_another_machine_is_shown_and_not_run(tmp_path: Path, cli: Cli) -> None:

@@ -23,11 +23,11 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.target import Target
+from edge_sdk.bundle.target import CPU, Target
 from edge_sdk.core.errors import OutputError
 from edge_sdk.core.files import system_text
 from edge_sdk.inference.profile import ProfileEvent
-from edge_sdk.inference.runtime import CPU, EXTENSIONS_DOMAIN, SessionSettings, available_providers, extension_libraries
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, SessionSettings, available_providers, extension_libraries
 from edge_sdk.inference.session import Session
 from edge_sdk_tools.bundle_folder import raise_if_full
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, PRECISIONS, ReducedRuntime
-from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.bundle.target import Target, load_target, refuse_accelerators
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError, one_line
 from edge_sdk_tools.arm_cost.counter import native_python
 from edge_sdk_tools.arm_cost.installation import locked
@@ -146,6 +146,7 @@ class Needs(NamedTuple):
 
 def read_needs(paths: Sequence[Path], device: Target) -> Needs:
     """Open bundles and join what they need; an IncompatibleError says what a reduced runtime cannot load of one."""
+    refuse_accelerators(f"target {device.name}", device.providers)
     opened = tuple(Bundle.open(path) for path in paths)
     with tempfile.TemporaryDirectory(prefix="edge-sdk-runtime-") as scratch:
         work, models, formats = Path(scratch), list[Path](), [0]
@@ -186,6 +187,7 @@ def check_machine(device: Target, python: str) -> dict[str, str]:
 def _check_bundle(bundle: Bundle, device: Target) -> None:
     package.check_built_for(bundle, device)
     manifest = bundle.manifest
+    refuse_accelerators(str(bundle.path), manifest.providers)
     custom = [*manifest.libraries, *(name for name in manifest.operators if name.split(":")[0] not in _DOMAINS)]
     if custom:
         raise IncompatibleError(f"{bundle.path}: needs {custom[0]}; a reduced runtime has no custom operators")
@@ -195,7 +197,7 @@ def _check_bundle(bundle: Bundle, device: Target) -> None:
             advice = f"build it without {flag}" if flag and variant != manifest.variants[0] else "use the stock one"
             raise IncompatibleError(
                 f"{bundle.path}: {variant.file} is not in ORT format, all that a reduced runtime reads; for "
-                f"{device.machine} float convolutions and OpenVINO's models stay ONNX: {advice}"
+                f"{device.machine} float convolutions stay ONNX: {advice}"
             )
 
 

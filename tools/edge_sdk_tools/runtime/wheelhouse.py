@@ -20,7 +20,7 @@ import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
-from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.bundle.target import Target, load_target, refuse_accelerators
 from edge_sdk.core.errors import OutputError, UsageError, first_line
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
@@ -85,6 +85,8 @@ def make_wheelhouse(
         found = _read_wheel(path, name if name in _SMALL else "onnxruntime", device)
         if name not in _SMALL:
             runtime = True
+            if found.reduced:
+                refuse_accelerators(f"target {device.name}", device.providers)
             for bundle in opened:
                 bundle.check_device(device.machine, *found)
     try:
