@@ -17,7 +17,7 @@ import onnx.checker
 import onnx.shape_inference
 import onnx.version_converter
 
-from edge_sdk.inference.runtime import CPU
+from edge_sdk.bundle.target import CPU
 from edge_sdk_tools.check import operators, shapes
 from edge_sdk_tools.check.constants import check_data, check_numbers, check_training
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses

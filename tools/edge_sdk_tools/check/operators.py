@@ -18,7 +18,8 @@ import msgspec
 import onnx
 
 from edge_sdk.bundle.manifest import parse_version
-from edge_sdk.inference.runtime import CPU, EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
+from edge_sdk.bundle.target import CPU
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.check.report import Finding, ProviderCoverage, error, warning
 from edge_sdk_tools.graph.index import Value, Values, graph_values, nodes_of
 from edge_sdk_tools.graph.profile import has_extensions

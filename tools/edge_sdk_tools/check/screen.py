@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from edge_sdk.inference.runtime import CPU
+from edge_sdk.bundle.target import CPU
 from edge_sdk_tools.check.report import CheckReport, Finding, OperatorUse, ProviderCoverage, TensorInfo, show_shape
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
