@@ -175,6 +175,7 @@ def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, kn
         "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
         "onnxruntime/__init__.py": "", "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
         "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp": SOFTMAX,
+        "onnxruntime/core/framework/allocation_planner.cc": "f() {\n    const auto& ptype1 = arg1.Type();\n}\n",
         **{f"onnxruntime/core/mlas/lib/{name}.cpp": f"{MINIMAL}\nx();\n#endif\n" for name in ("platform", "convsym")},
         "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};\n",
         "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *\n",
@@ -639,7 +640,7 @@ def test_pip_is_ended_when_a_source_is_fetched(tmp_path: Path, monkeypatch: pyte
     child = "sleep 60 & echo $! > $TMPDIR/../child; mkdir $TMPDIR/x; printf whole > $TMPDIR/x/a-1.tar.gz; wait"
     program(tmp_path, "python", child)
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "_sha256", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(sources, "sha256_of", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             sources.fetch_archive("a==1", "a-1.tar.gz", "0" * 64, tmp_path)
     state = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")

@@ -247,6 +247,8 @@ class Steps:
     def __init__(self, cache: Path, machine: str, on_progress: OnProgress) -> None:
         self.cache, self.machine, self.on_progress = cache, machine, on_progress
         self.work, self.downloads = cache / machine, cache / "downloads"
+        self.tools = sources.tools_folder(self.downloads)
+        self.compiler = package.output_of([f"{MACHINES[machine].compiler}g++", "--version"]).splitlines()[0]
         self.remembered: list[str] = []
         self.took: dict[str, tuple[float, float]] = {}
 
@@ -302,17 +304,15 @@ class Steps:
             words = [f"  {one_line(line.rstrip())}" for line in last if line.strip()]
             raise EdgeError(f"{name}: {Path(command[0]).name} ended with {process.returncode}; see {log}:", *words)
 
-    def configure(
-        self, name: str, tools: Path, source: Path, objects: Path, settings: Mapping[str, object], *options: str
-    ) -> None:
-        """Have CMake make files for Ninja, both of `tools`, and the compiler of the machine, with these definitions."""
+    def configure(self, name: str, source: Path, objects: Path, settings: Mapping[str, object], *options: str) -> None:
+        """Have CMake make files for Ninja and the compiler of the machine, with these definitions."""
         toolchain = objects / "toolchain.cmake"
         compiler = MACHINES[self.machine].compiler
         toolchain.write_text(TOOLCHAIN.format(processor=self.machine, compiler=compiler))
-        programs = {"CMAKE_TOOLCHAIN_FILE": toolchain, "CMAKE_MAKE_PROGRAM": tools / "bin" / "ninja"}
-        command: list[str | Path] = [tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja", "-S", source]
+        programs = {"CMAKE_TOOLCHAIN_FILE": toolchain, "CMAKE_MAKE_PROGRAM": self.tools / "bin" / "ninja"}
+        command: list[str | Path] = [self.tools / "cmake" / "data" / "bin" / "cmake", "-G", "Ninja", "-S", source]
         command += ["-B", objects, *(f"-D{key}={value}" for key, value in {**settings, **programs}.items()), *options]
-        self.run(name, command, objects, PYTHONPATH=str(tools))
+        self.run(name, command, objects, PYTHONPATH=str(self.tools))
 
 
 class _Build:
@@ -333,8 +333,7 @@ class _Build:
         self._downloads, self._made, self._machine = steps.downloads, steps.work / "made", MACHINES[device.machine]
         self._objects = steps.work / f"build-cp{python.replace('.', '')}"
         self._headers = sources.headers_folder(self._downloads, python, self._machine)
-        self._tools = sources.tools_folder(self._downloads)
-        self._compiler = package.output_of([f"{self._machine.compiler}g++", "--version"]).splitlines()[0]
+        self._tools, self._compiler = steps.tools, steps.compiler
 
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""
@@ -356,8 +355,7 @@ class _Build:
         do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
         runtime = msgspec.json.decode(runtime_file.read_bytes(), type=package.Runtime)
         do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
-        for path in self._made.iterdir():
-            shutil.copyfile(path, output / path.name)
+        shutil.copytree(self._made, output, dirs_exist_ok=True)
         proof = msgspec.json.decode(proof_file.read_bytes(), type=Proof)
         return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered), self._steps.took)
 
@@ -411,7 +409,7 @@ class _Build:
         if ccache := shutil.which("ccache"):
             settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
         options = ("--compile-no-warning-as-error", *(f"-D{definition}" for definition in self._definitions))
-        self._steps.configure("configure", self._tools, tree.root / "cmake", objects, settings, *options)
+        self._steps.configure("configure", tree.root / "cmake", objects, settings, *options)
 
     def _compile(self, tree: sources.Tree) -> None:
         _reduce(self._steps, tree, self._needs, self._objects)
@@ -433,7 +431,7 @@ class _Build:
         wheel, sizes = package.write_wheel(tree, library, record, self._python, self._device.machine, self._tools, made)
         runtime = package.Runtime(
             wheel=wheel.name,
-            sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+            sha256=sources.sha256_of(wheel),
             onnxruntime=tree.version,
             python=self._python,
             target=self._device.name,

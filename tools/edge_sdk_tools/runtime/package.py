@@ -39,8 +39,6 @@ _UNOPENED = re.compile(
     r"/tests/|\.pyi$|\.(?:h|hpp|a|lib|pxd)$"
     r"|^numpy/_core/(?:_simd|_\w+_tests)\.|^cv2/data/.*\.xml$"
 )
-SMALL_BUILD = "1small"
-"""Build tag of wheels whose libraries were compiled small (small.py)."""
 _TAG = re.compile(r"platform tag:\s*\"(\w+)\"")
 
 
@@ -91,19 +89,24 @@ def write_wheel(
     `machine` is the library's, `tools` a folder with auditwheel.
     """
     binutils = MACHINES[machine].compiler
-    stripped = folder / LIBRARY
-    output_of([f"{binutils}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
+    small = folder / LIBRARY
+    output_of([f"{binutils}strip", "--strip-unneeded", "-o", str(small), str(library)])
     number = python.replace(".", "")
-    files = _files(tree, stripped.read_bytes(), record, f"{number}-{MACHINES[machine].triplet}")
-    sections = _sections(output_of([f"{binutils}size", "-A", str(stripped)]))
+    files = _files(tree, small.read_bytes(), record, f"{number}-{MACHINES[machine].triplet}")
+    sections = _sections(output_of([f"{binutils}size", "-A", str(small)]))
     version, tag = f"{tree.version}.post1", f"cp{number}-cp{number}"
     loose = _write(folder, version, f"{tag}-linux_{machine}", files, python)
     wheel = _write(folder, version, f"{tag}-{platform_of(loose, tools)}", files, python)
     loose.unlink()
-    unpacked = sum(map(len, files.values()))
-    sizes = Sizes(wheel.stat().st_size, unpacked, stripped.stat().st_size, sections)
-    stripped.unlink()
+    sizes = Sizes(wheel.stat().st_size, sum(map(len, files.values())), small.stat().st_size, sections)
+    small.unlink()
     return wheel, sizes
+
+
+def unpacked_size(wheel: Path) -> int:
+    """Return the bytes that a wheel unpacks to."""
+    with zipfile.ZipFile(wheel) as archive:
+        return sum(entry.file_size for entry in archive.infolist())
 
 
 def platform_of(wheel: Path, tools: Path) -> str:
@@ -213,15 +216,14 @@ def bill_of_materials(runtime: Runtime) -> bytes:
     """Return the SBOM of a runtime as CycloneDX 1.5 in JSON."""
 
     def component(one: Component) -> dict[str, object]:
-        described: dict[str, object] = {"type": "library", "name": one.name}
-        described["licenses"] = [{"license": {"id": one.licence}}]
-        if one.version:
-            described["version"] = one.version
-        if one.sha256:
-            described["hashes"] = [{"alg": "SHA-256", "content": one.sha256}]
-        if one.purl:
-            described["purl"] = one.purl
-        return described
+        hashes = [{"alg": "SHA-256", "content": one.sha256}] if one.sha256 else None
+        described: dict[str, object] = {
+            "type": "library",
+            "name": one.name,
+            "licenses": [{"license": {"id": one.licence}}],
+        }
+        described |= {"version": one.version, "hashes": hashes, "purl": one.purl}
+        return {key: value for key, value in described.items() if value}
 
     version = runtime.wheel.split("-")[1]
     subject: dict[str, object] = {"type": "library", "name": "onnxruntime", "version": version}

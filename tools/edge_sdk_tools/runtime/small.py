@@ -10,12 +10,10 @@ the stock wheel. Like a build of ONNX Runtime (build.py), a build goes on where 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,10 +30,11 @@ from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.runtime import sources
 from edge_sdk_tools.runtime.build import Steps, check_programs, open_workspace
-from edge_sdk_tools.runtime.package import SMALL_BUILD, needed_files, output_of, pack_wheel, platform_of, pretty
+from edge_sdk_tools.runtime.package import needed_files, output_of, pack_wheel, platform_of, pretty, unpacked_size
 from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, output_on
 from edge_sdk_tools.runtime.recipe import MACHINES, TOOLCHAIN
 
+_BUILD = "1small"  # build tag of the wheels
 _MACHINE = "aarch64"  # of _CROSS and _PRETENDED, and of what is compared
 _PI = MACHINES[_MACHINE]
 
@@ -229,16 +228,15 @@ class _Build:
         self._steps, self._device, self._jobs = steps, device, jobs
         self._downloads, self._made = steps.downloads, steps.work / "small"
         self._headers = sources.headers_folder(self._downloads, device.python, _PI) / "usr" / "include"
-        self._tools = sources.tools_folder(self._downloads)
+        self._tools = steps.tools
         self._trees = {package.name: steps.work / f"source-{package.name}" for package in PACKAGES}
         self._objects = {package.name: steps.work / f"build-{package.name}" for package in PACKAGES}
 
     def run(self, output: Path) -> SmallBuild:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, python = self._steps.do, self._device.python
-        compiler = output_of([f"{_PI.compiler}g++", "--version"]).splitlines()[0]
         recipe = (PACKAGES, OPENCV_FLAGS, TOOLCHAIN, NUMPY_FLAGS, _CROSS, _PRETENDED)
-        settings = (*recipe, python, compiler, np.__version__)
+        settings = (*recipe, python, self._steps.compiler, np.__version__)
         do("small-download", (PACKAGES, python, self._tools), self._stock(NUMPY).parent, self._download)
         sources.check_python_headers(self._headers.parents[1], python, _PI)
         for package, configure in ((OPENCV, self._configure_opencv), (NUMPY, self._configure_numpy)):
@@ -251,8 +249,7 @@ class _Build:
         wheels = msgspec.json.decode(record.read_bytes(), type=tuple[SmallWheel, ...])
         proof = self._made / "small-proof.json"
         do("small-prove", (wheels, PEAK, _CALLS), proof, lambda: self._prove(wheels, proof))
-        for path in self._made.iterdir():
-            shutil.copyfile(path, output / path.name)
+        shutil.copytree(self._made, output, dirs_exist_ok=True)
         compared = msgspec.json.decode(proof.read_bytes(), type=tuple[Compared, ...])
         return SmallBuild(output, wheels, compared, tuple(self._steps.remembered), self._steps.took)
 
@@ -297,7 +294,7 @@ class _Build:
             "PYTHON3_INCLUDE_DIR": include,
             "PYTHON3_NUMPY_INCLUDE_DIRS": np.get_include(),
         }
-        self._steps.configure(f"{OPENCV.name}-configure", self._tools, tree / "opencv", objects, settings)
+        self._steps.configure(f"{OPENCV.name}-configure", tree / "opencv", objects, settings)
         # What OpenCV says of its build, and where it looks for data files.
         for told in (objects / "modules" / "core" / "version_string.inc", objects / "opencv_data_config.hpp"):
             told.write_text(self._without_folders(told.read_text(encoding="utf-8")), encoding="utf-8")
@@ -349,7 +346,11 @@ class _Build:
         its_own = f"{package.name}.libs/"
         files = {name: data for name, data in needed_files(stock).items() if not name.startswith(its_own)}
         for name in [name for name in files if name.endswith(".so")]:
-            files[name] = self._stripped(next(objects.rglob(Path(name).name)))
+            library = self._made / "library"
+            original = next(objects.rglob(Path(name).name))
+            output_of([f"{_PI.compiler}strip", "--strip-unneeded", "-o", str(library), str(original)])
+            files[name] = library.read_bytes()
+            library.unlink()
         if package is NUMPY:  # what it says of its build is the small one's
             text = (objects / "numpy" / "__config__.py").read_text(encoding="utf-8")
             files["numpy/__config__.py"] = self._without_folders(text).encode()
@@ -358,8 +359,8 @@ class _Build:
         kept = [line for line in files[about].decode().splitlines() if line and not line.startswith(("Tag:", "Build:"))]
 
         def write(platform: str) -> Path:
-            files[about] = "\n".join([*kept, f"Tag: {tag}-{platform}", f"Build: {SMALL_BUILD}", ""]).encode()
-            name = "-".join((*stock.name.split("-")[:2], SMALL_BUILD, tag, f"{platform}.whl"))
+            files[about] = "\n".join([*kept, f"Tag: {tag}-{platform}", f"Build: {_BUILD}", ""]).encode()
+            name = "-".join((*stock.name.split("-")[:2], _BUILD, tag, f"{platform}.whl"))
             pack_wheel(self._made / name, files)
             return self._made / name
 
@@ -367,16 +368,7 @@ class _Build:
         wheel = write(platform_of(loose, self._tools))
         loose.unlink()
         check_leaks(wheel, (self._steps.cache, Path.home(), Path(sys.prefix)))
-        with zipfile.ZipFile(stock) as archive:
-            before = sum(entry.file_size for entry in archive.infolist())
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        return SmallWheel(wheel.name, digest, sum(map(len, files.values())), before)
-
-    def _stripped(self, library: Path) -> bytes:
-        with tempfile.TemporaryDirectory(prefix="edge-sdk-small-") as scratch:
-            stripped = Path(scratch) / library.name
-            output_of([f"{_PI.compiler}strip", "--strip-unneeded", "-o", str(stripped), str(library)])
-            return stripped.read_bytes()
+        return SmallWheel(wheel.name, sources.sha256_of(wheel), unpacked_size(wheel), unpacked_size(stock))
 
     def _prove(self, wheels: tuple[SmallWheel, ...], proof: Path) -> None:
         counter = set_up(on_progress=silent)

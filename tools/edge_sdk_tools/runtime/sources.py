@@ -225,7 +225,7 @@ def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> Non
             try:
                 while True:
                     is_over = process.poll() is not None or time.monotonic() > until
-                    found = next((path for path in Path(scratch).rglob(name) if _sha256(path) == sha256), None)
+                    found = next((path for path in Path(scratch).rglob(name) if sha256_of(path) == sha256), None)
                     if found is not None or is_over:
                         break
                     time.sleep(0.5)
@@ -243,7 +243,8 @@ def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> Non
     (folder / f".{name}").rename(folder / name)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hex."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -274,6 +275,5 @@ def unpack_source(archive: Path, folder: Path) -> None:
 def _component(archive: Path, dependency: Dependency) -> Component:
     """Describe an archive, whose name is `PACKAGE_VERSION.orig.tar.gz` or `PACKAGE_VERSION_ARCHITECTURE.deb`."""
     version = archive.name.removeprefix(f"{dependency.package}_").split(".orig.tar")[0].split("_")[0]
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     purl = f"pkg:deb/debian/{dependency.package}@{version.replace('+', '%2B')}?distro={_RELEASE}"
-    return Component(dependency.name, version.split("+dfsg")[0], dependency.licence, digest, purl)
+    return Component(dependency.name, version.split("+dfsg")[0], dependency.licence, sha256_of(archive), purl)

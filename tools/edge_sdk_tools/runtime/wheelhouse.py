@@ -7,7 +7,6 @@ it holds, and every licence. A list of requirements has the hash of each wheel, 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import tempfile
@@ -25,7 +24,8 @@ from edge_sdk.core.errors import OutputError, UsageError, first_line
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
 from edge_sdk_tools.bundle_folder import is_full
-from edge_sdk_tools.runtime.package import check_built_for, needed_files, pack_wheel
+from edge_sdk_tools.runtime.package import check_built_for, needed_files, pack_wheel, unpacked_size
+from edge_sdk_tools.runtime.sources import sha256_of
 
 REQUIREMENTS = "requirements.txt"
 _BUILD = "1edge"
@@ -174,8 +174,7 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
     if name in _SMALL and len(rest) == 3:  # it has no build tag of its own
         made = folder / "-".join((name, version, _BUILD, *rest))
         files = needed_files(wheel)
-        with zipfile.ZipFile(wheel) as archive:
-            left_out = sum(entry.file_size for entry in archive.infolist() if entry.filename not in files)
+        left_out = unpacked_size(wheel) - sum(map(len, files.values()))
         about = f"{name}-{version}.dist-info/WHEEL"
         if about not in files:
             raise UsageError(f"{wheel.name}: no wheel, {about} is missing; the package index gave it")
@@ -183,6 +182,4 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
         pack_wheel(made, files)
     else:
         wheel.rename(made)
-    with zipfile.ZipFile(made) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
-    return Gathered(made.name, hashlib.sha256(made.read_bytes()).hexdigest(), unpacked, left_out)
+    return Gathered(made.name, sha256_of(made), unpacked_size(made), left_out)
