@@ -44,8 +44,6 @@ PICTURES = 3
 
 # The board, which `arm-cost` emulates, and what `pip install edge-sdk` leaves there, made here from aarch64 wheels.
 
-_OLDEST_GLIBC = 17
-
 
 class Board(NamedTuple):
     command: list[str]
@@ -76,7 +74,7 @@ class Board(NamedTuple):
 def _install(fresh: Path, wheel: Path, python: str) -> None:
     """This wheel and all that it requires, for the board's Python."""
     glibc, machine = load_target("raspberry_pi_4").wheel_platform.removeprefix("manylinux_2_").split("_", 1)
-    platforms = [f"manylinux_2_{n}_{machine}" for n in range(int(glibc), _OLDEST_GLIBC - 1, -1)]
+    platforms = [f"manylinux_2_{n}_{machine}" for n in range(int(glibc), 16, -1)]
     tags = [part for name in (*platforms, f"manylinux2014_{machine}") for part in ("--platform", name)]
     options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, "--no-compile", *tags]
     pins = ["--constraint", str(CHECKOUT / "constraints.txt"), f"onnxruntime=={version('onnxruntime')}"]

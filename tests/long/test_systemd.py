@@ -78,7 +78,6 @@ def _mirrors(release: str) -> list[str]:
 PATIENCE_S = 300
 """Until something that takes a second is given up: only a guard."""
 
-_POWER_OFF = signal.SIGRTMIN + 4  # systemd(1)
 _BIN = "/opt/edge-sdk/bin"
 _DOUBLES = "/opt/doubles"
 _HANGING = """\
@@ -170,7 +169,7 @@ class Container:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             if self._leader:
-                os.kill(self._leader, _POWER_OFF)
+                os.kill(self._leader, signal.SIGRTMIN + 4)  # power off, systemd(1)
             self._process.communicate(timeout=PATIENCE_S)
         self._process.kill()
         self._process.wait()

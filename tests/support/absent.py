@@ -54,9 +54,6 @@ def _end(reason: str, *, is_failure: bool) -> NoReturn:
     pytest.skip(reason)
 
 
-_STALE_S = 24 * 3600
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock that all processes see, for as long as this is open; it ends with its owner, whatever ends that."""
@@ -92,5 +89,5 @@ class Cache:
 
     def _drop_stale(self, name: str) -> None:
         for old in self.folder.glob(f"{name}-*"):
-            if time.time() - old.stat().st_mtime > _STALE_S:
+            if time.time() - old.stat().st_mtime > 24 * 3600:
                 shutil.rmtree(old, ignore_errors=True)

@@ -375,7 +375,6 @@ def _length(read: object) -> int:
 Mode: TypeAlias = Literal["pass", "swallow", "reset"]
 
 _SLOW_BYTES = 512  # of a slow link, at once
-_SLOW_BUFFER_BYTES = 4096
 
 
 class Proxy:
@@ -387,7 +386,7 @@ class Proxy:
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         if bytes_per_s < math.inf:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.port: int = self._listener.getsockname()[1]
         self._is_open = True
         self._threads = [threading.Thread(target=self._accept, daemon=True)]

@@ -117,7 +117,6 @@ def segmenter(size: int = 32, stride: int = 4, *, argmax: bool = False) -> onnx.
 # Heads of detectors, small, of their families' real structure: layers, and behind them the tail that decodes.
 
 _CLASSES, _FEATURES = 2, 8
-_GRIDS = (4, 2)
 
 
 class Head:
@@ -177,7 +176,7 @@ class Head:
 
 def yolov5() -> tuple[Head, list[str]]:
     head, rows = Head(), []
-    for source, grid in zip(head.levels, _GRIDS, strict=True):
+    for source, grid in zip(head.levels, (4, 2), strict=True):
         raw = head.reshape(head.conv(source, 3 * (5 + _CLASSES)), 1, 3, 5 + _CLASSES, grid, grid)
         values = head.decode("Sigmoid", head.decode("Transpose", raw, perm=[0, 1, 3, 4, 2]))
         xy, wh, rest = head.split(values, 2, 2, 1 + _CLASSES, axis=4)

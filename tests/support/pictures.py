@@ -61,7 +61,6 @@ def with_orientation(jpeg: bytes, orientation: int) -> bytes:
 
 # Pictures whose number a detector of cells reads: which frame a result is of stands in the result itself.
 
-_RED_BGR = (140, 140, 255)
 _GRID = 4
 
 
@@ -72,7 +71,7 @@ def counted_picture(number: int, side: int) -> np.ndarray:
     for index in range(_GRID * _GRID):
         if number >> index & 1:
             row, column = divmod(index, _GRID)
-            image[row * cell : (row + 1) * cell, column * cell : (column + 1) * cell] = _RED_BGR
+            image[row * cell : (row + 1) * cell, column * cell : (column + 1) * cell] = (140, 140, 255)  # red
     return image
 
 

@@ -108,8 +108,6 @@ def write_labelled(folder: Path, model: onnx.ModelProto, count: int, *, wrong: i
 
 # Pictures with boxes in them, as YOLO text files and as COCO.
 
-SIZE_WH = (48, 40)  # of `images.picture`
-
 
 def write_boxes(folder: Path, form: str, count: int, *, first_box: float = 0.375) -> Path:
     """A box of a quarter of each picture's sides, as `head_detector` finds them; the first lies about `first_box`."""
@@ -122,7 +120,7 @@ def write_boxes(folder: Path, form: str, count: int, *, first_box: float = 0.375
         for name, middle in zip(names, middles, strict=True):
             (folder / "labels" / f"{name}.txt").write_text(f"0 {middle} 0.375 0.25 0.25\n")
         return folder
-    width, height = SIZE_WH
+    width, height = 48, 40  # of `images.picture`
     images = [{"id": i, "file_name": f"{name}.png", "width": width, "height": height} for i, name in enumerate(names)]
     corners = [((middle - 0.125) * width, height / 4, width / 4, height / 4) for middle in middles]
     boxes = [{"image_id": i, "category_id": 1, "bbox": corner, "iscrowd": 0} for i, corner in enumerate(corners)]

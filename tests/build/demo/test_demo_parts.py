@@ -28,8 +28,6 @@ from tests.support.connections import detections
 from tests.support.logs import refusal
 from tests.support.pictures import write_frames
 
-LABELS = ("person", "bicycle")
-
 
 @pytest.fixture(scope="module")
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,7 +46,7 @@ def make_media(video: Path, folder: Path) -> Media:
 def line(seq: int, people: int = 0, others: int = 0, topic: str = "edge/v1/default/demo/result/street") -> bytes:
     def item(label: str, place: int) -> dict[str, object]:
         box = [4.0 + 8 * place, 8.0, 12.0 + 8 * place, 40.0]
-        return {"label": label, "class_id": LABELS.index(label), "confidence": 0.5, "box_xyxy": box}
+        return {"label": label, "class_id": ("person", "bicycle").index(label), "confidence": 0.5, "box_xyxy": box}
 
     found = [item("person", i) for i in range(people)] + [item("bicycle", i) for i in range(others)]
     times, frame = {"age_ms": 10.0 + seq, "infer_ms": 5.0 + seq}, {"width": 64, "height": 48}
