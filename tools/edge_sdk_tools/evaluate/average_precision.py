@@ -27,12 +27,9 @@ _CHUNK = 8_000_000  # numbers in an array: 64 MB
 
 
 class Boxes(msgspec.Struct, frozen=True, eq=False):
-    """Boxes that a detector found in one image.
+    """Boxes that a detector found in one image, (N, 4), in its pixels, with confidences and class ids, (N,) each.
 
     Attributes:
-        boxes_xyxy: float64 (N, 4), in pixels of the image.
-        confidences: float64 (N,).
-        class_ids: int64 (N,).
         likeness: similarity of their details to those of the image's labelled objects; None where either has none.
         detail: what the detector tells of objects beyond boxes; None if nothing.
     """
@@ -51,11 +48,9 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
 
 
 class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
-    """Labelled boxes of one image.
+    """Labelled boxes of one image, (M, 4), in its pixels, with their class ids, (M,).
 
     Attributes:
-        boxes_xyxy: float64 (M, 4), in pixels of the image.
-        class_ids: int64 (M,).
         crowd: bool (M,), whether the box is a crowd: detections in it count as neither right nor wrong.
         no_points: bool (M,), whether no keypoint of the object is labelled: by keypoints it need not be found, and one
             detection that is like it counts as neither right nor wrong; None where there are no keypoints.
