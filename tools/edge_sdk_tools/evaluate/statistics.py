@@ -216,9 +216,8 @@ class Figure(msgspec.Struct, frozen=True):
 
 def figure_of(metric: Metric, weights: Weights) -> Figure:
     """Return the figure of one model, without a reference."""
-    return Figure(
-        metric.name, _alone(metric, metric.statistic(weights), weights), unit=metric.unit, is_gated=metric.is_gated
-    )
+    value = _alone(metric, metric.statistic(weights), weights)
+    return Figure(metric.name, value, unit=metric.unit, is_gated=metric.is_gated)
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
