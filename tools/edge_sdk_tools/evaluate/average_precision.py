@@ -66,8 +66,6 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
     """The detections of one image, each right or wrong at every threshold of overlap.
 
     Attributes:
-        confidences: float64 (N,).
-        class_ids: int64 (N,).
         right: bool (N, 10).
         ignored: bool (N, 10), whether the detection matched an object that need not be found, such as a crowd.
         wanted_class_ids: int64 (W,), class ids of the objects that must be found.

@@ -71,9 +71,8 @@ class Products(msgspec.Struct, frozen=True):
 
 def products_of(candidate: Sequence[Tensor], reference: Sequence[Tensor]) -> tuple[Products, ...]:
     """Return one entry for each output; none if the shapes differ or an output has no floating-point numbers."""
-    if [c.shape for c in candidate] != [r.shape for r in reference]:
-        return ()
-    if not all(np.issubdtype(a.dtype, np.floating) for a in (*candidate, *reference)):
+    are_floats = all(np.issubdtype(a.dtype, np.floating) for a in (*candidate, *reference))
+    if not are_floats or [c.shape for c in candidate] != [r.shape for r in reference]:
         return ()
     return tuple(Products.of(c, r) for c, r in zip(candidate, reference, strict=True))
 
