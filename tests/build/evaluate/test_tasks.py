@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import AccuracyGateError, DataError, UsageError
 from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build.pipeline import build
@@ -66,9 +65,7 @@ def test_a_bundle_of_a_segmenter_promises_its_agreement(tmp_path: Path, segmente
     assert report.agreement.metric == "mean_iou"
     assert report.agreement.value > 0.8
     assert "INT8" not in report.samples[0].int8
-    found = evaluate(
-        Bundle.open(tmp_path / "a.edge").path, write_pictures(tmp_path / "data", 5, first=60), reference=segmenter
-    )
+    found = evaluate(tmp_path / "a.edge", write_pictures(tmp_path / "data", 5, first=60), reference=segmenter)
     assert found.agreement[0].value.value > 0.8
 
 

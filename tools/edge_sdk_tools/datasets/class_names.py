@@ -80,14 +80,6 @@ def read_labels(path: Path) -> Labels:
     return labels
 
 
-class _Name(msgspec.Struct, frozen=True):
-    """One name of a class; `is_whole` says that it is its whole label, or its WordNet id, and no synonym."""
-
-    class_id: int
-    text: str
-    is_whole: bool
-
-
 class ClassNames:
     """The model's classes, by name; and how many keypoints each object has, 0 where the model does not say.
 
@@ -100,23 +92,22 @@ class ClassNames:
     def __init__(self, labels: Sequence[str], *, background_class: bool = False, keypoints: int = 0) -> None:
         self.keypoints = keypoints
         self._labels = tuple(labels[1:] if background_class else labels)
-        self._names: dict[str, list[_Name]] = {}
-        for class_id, label in enumerate(self._labels):
-            names = names_of(label)
+        self._names = [names_of(label) for label in self._labels]
+        self._known: dict[str, list[tuple[int, str]]] = {}  # class ids and spellings of each name
+        for class_id, names in enumerate(self._names):
             for text in names.texts:
-                name = _Name(class_id, text, text in (names.synset, names.whole))
-                self._names.setdefault(text.casefold(), []).append(name)
+                self._known.setdefault(text.casefold(), []).append((class_id, text))
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def find(self, name: str) -> list[int]:
         """Return the ids of the classes with this name: none, one, or several that share it."""
-        text = next((text for text in names_of(name).texts if text.casefold() in self._names), "")
-        same = self._names.get(text.casefold(), [])
-        same = [other for other in same if other.text == text] or same
-        same = [other for other in same if other.is_whole] or same
-        return list(dict.fromkeys(other.class_id for other in same))
+        text = next((text for text in names_of(name).texts if text.casefold() in self._known), "")
+        same = self._known.get(text.casefold(), [])
+        same = [(i, other) for i, other in same if other == text] or same
+        same = [(i, other) for i, other in same if other in (self._names[i].synset, self._names[i].whole)] or same
+        return list(dict.fromkeys(i for i, _ in same))
 
     def class_id(self, name: str, where: str, beside: Collection[str] = ()) -> int:
         """Return the id of the one class with this name; a DataError says that no class has it, or several do.
@@ -127,7 +118,7 @@ class ClassNames:
         if not found:
             unknown = sum(not self.find(other) for other in beside if other != name)
             more = f" (nor are {unknown} of the {len(beside) - 1} names beside it)" if unknown else ""
-            near = difflib.get_close_matches(names_of(name).whole.casefold(), self._names, n=1)
+            near = difflib.get_close_matches(names_of(name).whole.casefold(), self._known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             if names_of(name).synset:
                 hint = "; give a labels file whose lines begin with WordNet ids, or name the folders as the labels"

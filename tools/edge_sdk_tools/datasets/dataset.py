@@ -51,10 +51,9 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class MaskTruth(Truth, frozen=True):
-    """The class of every pixel of an image, in a PNG that `read` opens.
+    """The class of every pixel of an image, in a PNG of 8-bit grey levels or palette indices that `read` opens.
 
     Attributes:
-        path: the PNG, of 8-bit grey levels or palette indices.
         class_count: the number of classes; the PNG holds ids from 0 to `class_count` - 1, and `IGNORE`.
         content: the PNG's bytes, for machines that do not have the file.
     """
@@ -207,10 +206,9 @@ Format: TypeAlias = str
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """Images of different content with their truths.
+    """Images of different content, in order of their paths, with their truths.
 
     Attributes:
-        images: the images in order of their paths, and the files that were skipped.
         truths: one for each image, in the same order; None for images without labels.
         duplicates: number of files left out because an image of the same content came before them.
         conflicts: number of duplicates whose truth differs from that of the image before them.

@@ -241,18 +241,12 @@ def subfolders(folder: Path) -> list[Path]:
 
 def is_file(path: Path) -> bool:
     """Tell whether a file is there; a name that no file system takes is none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 - pathlib's raises an error for such a name
 
 
 def is_folder(path: Path) -> bool:
     """Tell whether a folder is there; a name that no file system takes is none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 - pathlib's raises an error for such a name
 
 
 def _refuse(cause: OSError) -> NoReturn:

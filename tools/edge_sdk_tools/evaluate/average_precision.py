@@ -27,12 +27,9 @@ _CHUNK = 8_000_000  # numbers in an array: 64 MB
 
 
 class Boxes(msgspec.Struct, frozen=True, eq=False):
-    """Boxes that a detector found in one image.
+    """Boxes that a detector found in one image, (N, 4), in its pixels, with confidences and class ids, (N,) each.
 
     Attributes:
-        boxes_xyxy: float64 (N, 4), in pixels of the image.
-        confidences: float64 (N,).
-        class_ids: int64 (N,).
         likeness: similarity of their details to those of the image's labelled objects; None where either has none.
         detail: what the detector tells of objects beyond boxes; None if nothing.
     """
@@ -51,11 +48,9 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
 
 
 class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
-    """Labelled boxes of one image.
+    """Labelled boxes of one image, (M, 4), in its pixels, with their class ids, (M,).
 
     Attributes:
-        boxes_xyxy: float64 (M, 4), in pixels of the image.
-        class_ids: int64 (M,).
         crowd: bool (M,), whether the box is a crowd: detections in it count as neither right nor wrong.
         no_points: bool (M,), whether no keypoint of the object is labelled: by keypoints it need not be found, and one
             detection that is like it counts as neither right nor wrong; None where there are no keypoints.
@@ -71,8 +66,6 @@ class Judged(msgspec.Struct, frozen=True, eq=False):
     """The detections of one image, each right or wrong at every threshold of overlap.
 
     Attributes:
-        confidences: float64 (N,).
-        class_ids: int64 (N,).
         right: bool (N, 10).
         ignored: bool (N, 10), whether the detection matched an object that need not be found, such as a crowd.
         wanted_class_ids: int64 (W,), class ids of the objects that must be found.
@@ -224,51 +217,44 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
         areas = np.zeros((len(weights), len(IOUS)))
         if not self.right.any() or not len(weights):
             return areas
-        reached = _Reached(wanted)
+        table, start = _reached_by(wanted)
         of_image = weights[:, self.images]
         judged = np.cumsum(of_image, axis=1) if self.counts.all() else None
         for iou in range(len(IOUS)):
             # Precision rises only at correct detections: wrong ones are only counted and need no column.
             columns = self.right[:, iou].nonzero()[0]
             below = judged if judged is not None else np.cumsum(of_image * self.counts[:, iou], axis=1)
-            areas[:, iou] = _area(np.cumsum(of_image[:, columns], axis=1), below[:, columns], reached)
+            found = np.cumsum(of_image[:, columns], axis=1)
+            areas[:, iou] = _area(found, below[:, columns], table[start + found.astype(np.int64)])
         return areas
 
 
-class _Reached:
-    """An exact table of how many of the 101 recalls a number of true positives of `wanted` objects reaches."""
+def _reached_by(wanted: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return an exact table of how many of the 101 recalls each number of true positives of `wanted` objects reaches.
 
-    def __init__(self, wanted: NDArray[np.float64]) -> None:
-        sizes, places = np.unique(wanted.astype(np.int64), return_inverse=True)
-        tables = [
-            np.searchsorted(true_positives_for(_RECALLS, np.array([[size]]))[0], np.arange(size + 1), side="right")
-            for size in sizes
-        ]
-        starts = np.concatenate([[0], np.cumsum(sizes + 1)])[:-1]
-        self._table = np.concatenate(tables)
-        self._start = starts[places][:, None]
-
-    def __call__(self, right: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the number of recalls reached, int64 (B, D), 0 to 101, for float64 (B, D) true positives."""
-        counts: NDArray[np.int64] = self._table[self._start + right.astype(np.int64)]
-        return counts
+    With it comes the place in the table of 0 true positives, int64 (B, 1).
+    """
+    sizes, places = np.unique(wanted.astype(np.int64), return_inverse=True)
+    tables = [np.searchsorted(_true_positives_for(size), np.arange(size + 1), side="right") for size in sizes]
+    return np.concatenate(tables), (np.cumsum(sizes + 1) - sizes - 1)[places][:, None]
 
 
-def _area(right: NDArray[np.float64], judged: NDArray[np.float64], reached: _Reached) -> NDArray[np.float64]:
+def _area(right: NDArray[np.float64], judged: NDArray[np.float64], reached: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the mean of the precision at 101 recalls: each the best at any higher recall, 0 if none is reached.
 
-    `right` and `judged`, float64 (B, D), are the true positives and all positives down to each correct detection.
+    `right` and `judged`, float64 (B, D), are the true positives and all positives down to each correct detection;
+    `reached`, int64 (B, D), says how many recalls these true positives reach.
     """
     precision = right / (judged + _EPSILON)
     best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    newly = np.diff(reached(right), axis=1, prepend=0)
+    newly = np.diff(reached, axis=1, prepend=0)
     area: NDArray[np.float64] = (best * newly).sum(axis=1) / len(_RECALLS)
     return area
 
 
-def true_positives_for(recalls: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the least whole numbers whose floating-point share of `wanted` reaches each recall; (B, 101)."""
-    needed = np.ceil(recalls * wanted)
-    needed -= (needed - 1) / wanted >= recalls
-    needed += needed / wanted < recalls
+def _true_positives_for(wanted: int) -> NDArray[np.float64]:
+    """Return the least whole numbers whose floating-point share of `wanted` reaches each recall; (101,)."""
+    needed: NDArray[np.float64] = np.ceil(_RECALLS * wanted)
+    needed -= (needed - 1) / wanted >= _RECALLS
+    needed += needed / wanted < _RECALLS
     return needed

@@ -79,14 +79,10 @@ class DetectionMetrics(TaskMetrics):
         if len(alike) == len(pairs):
             judged = [judge(*pair, likeness) for pair, likeness in zip(pairs, alike, strict=True)]
             metrics += _mean_average_precision(f"{alike[0].detail.name} ", judged)
-        found = np.array(
-            [
-                (j.right[:, 0].sum(), (~j.ignored[:, 0]).sum() + len(j.wanted_class_ids))
-                for j in _judged_boxes(observed, which, confident=True)
-            ],
-            np.float64,
-        )
-        return (*metrics, Metric("F1", ratio_of(2 * found[:, 0], found[:, 1])))
+        confident = _judged_boxes(observed, which, confident=True)
+        counts = [(j.right[:, 0].sum(), (~j.ignored[:, 0]).sum() + len(j.wanted_class_ids)) for j in confident]
+        right, all_of_both = np.array(counts, np.float64).T
+        return (*metrics, Metric("F1", ratio_of(2 * right, all_of_both)))
 
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Return the F1 of matched detections, and the similarity of the matched keypoints, masks or oriented boxes."""

@@ -72,8 +72,6 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an evaluation.
 
     Attributes:
-        data: where the images are.
-        format: the format as which they were read.
         quality: figures against the labels, with the reference's where there is one; empty without labels.
         agreement: figures against the reference's results; empty without a reference.
         outputs: errors of the raw outputs against the reference's, where the shapes are the same.
@@ -118,15 +116,10 @@ def evaluate(
     jobs: int | None = None,
     on_progress: OnProgress = silent,
 ) -> Evaluation:
-    """Measure a model on images, against their labels, against a reference model, or against both.
+    """Measure a model.toml or a bundle on images, against their labels, against a reference, or against both.
 
-    Args:
-        model: a model.toml or a bundle.
-        data: a folder of images, or a .json of COCO; by default model.toml's [data] evaluation.
-        reference: another model.toml or bundle.
-        max_images: at most so many images, evenly spread over the set.
-        jobs: number of threads; by default one for each core.
-        on_progress: called with the name of each step and how far it is.
+    `data` is a folder of images, or a .json of COCO; by default model.toml's [data] evaluation. At most `max_images` of
+    it, evenly spread, are measured in `jobs` threads, by default one for each core.
 
     Raises:
         UsageError: there are no images, or neither labels nor a reference.
@@ -155,12 +148,7 @@ def evaluate(
     return msgspec.structs.replace(found, warnings=(doubt, *found.warnings)) if doubt else found
 
 
-def summarise(
-    observed: Observed,
-    data: str,
-    calibrated: int = 0,
-    on_progress: OnProgress = silent,
-) -> Evaluation:
+def summarise(observed: Observed, data: str, calibrated: int = 0, on_progress: OnProgress = silent) -> Evaluation:
     """Compute all figures of what was observed: of one model, or of a model and its reference.
 
     Raises:

@@ -112,11 +112,8 @@ class Likeness(NamedTuple):
 
 def likeness_of(found: Objects, reference: Objects) -> Likeness | None:
     """Compare objects beyond their boxes; None if one side has only boxes, or they have not the same details."""
-    for detail in DETAILS:
-        values = detail.alike(found, reference)
-        if values is not None:
-            return Likeness(detail, values)
-    return None
+    compared = ((detail, detail.alike(found, reference)) for detail in DETAILS)
+    return next((Likeness(detail, values) for detail, values in compared if values is not None), None)
 
 
 def _shared(a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64]) -> NDArray[np.float64]:

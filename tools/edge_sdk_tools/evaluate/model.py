@@ -29,13 +29,11 @@ from edge_sdk.tasks.spec import TRAITS, Thresholds, has_background
 from edge_sdk_tools.check.gate import CheckedModel, check_model
 from edge_sdk_tools.datasets.images import is_file
 
-_LIMIT_MB = 500.0
-
 
 class OutputMemory:
     """Outputs of a model by the content of its input, up to `limit_mb` megabytes (1e6 bytes). Thread-safe."""
 
-    def __init__(self, limit_mb: float = _LIMIT_MB) -> None:
+    def __init__(self, limit_mb: float = 500.0) -> None:
         self._left = limit_mb * 1e6
         self._outputs: dict[bytes, tuple[Tensor, ...]] = {}
         self._counting = threading.Lock()
@@ -112,10 +110,9 @@ Run: TypeAlias = Callable[[Image], Answer]
 
 
 class Subject(msgspec.Struct, eq=False):
-    """A loaded model, and how its outputs are read.
+    """A loaded model, and how its outputs are read by its `labels`, which are in output order.
 
     Attributes:
-        labels: the labels in output order.
         session: it is loaded once; every worker runs a clone of it.
         digest: SHA-256 (hex) of the ONNX model or of a bundle's manifest.
         calibration: the first `DIGEST_LENGTH` digits of the SHA-256 of each image that calibrated it.
@@ -206,9 +203,8 @@ def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
 def _from_bundle(path: Path) -> Subject:
     bundle = Bundle.open(path)
     promise = bundle.manifest
-    settings = SessionSettings(intra_op_num_threads=1)
     try:
-        session = Session.open(bundle, settings)
+        session = Session.open(bundle, SessionSettings(intra_op_num_threads=1))
     except IncompatibleError as cause:
         raise ModelError(str(cause)) from cause
     name = f"{promise.name} ({promise.variants[0].precision}, {promise.target})"

@@ -119,10 +119,7 @@ def check_there(data: Path | None) -> None:
 
 
 def choose_images(subjects: Sequence[Subject], data: Path, max_images: int | None = None) -> tuple[Dataset, int]:
-    """Read the dataset at `data` for the first model, without images that calibrated any of the models.
-
-    Returns:
-        The images, and how many were left out because they calibrated a model.
+    """Read the dataset at `data` for the first model, and count the images left out because they calibrated a model.
 
     Raises:
         DataError: no image is left.

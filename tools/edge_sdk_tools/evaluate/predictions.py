@@ -31,10 +31,9 @@ _TINY = 1e-30
 
 
 class OutputError(msgspec.Struct, frozen=True):
-    """The error of one output over all images.
+    """The error of one `output`, counted from 0, over all images.
 
     Attributes:
-        output: number of the output, from 0.
         cosine: mean over the images of the cosine between both models' values, -1 to 1.
         sqnr_db: signal-to-quantization-noise ratio in decibels, 10 log10(sum r^2 / sum (r - c)^2) over all values of
             all images; None if all values are equal.
@@ -72,9 +71,8 @@ class Products(msgspec.Struct, frozen=True):
 
 def products_of(candidate: Sequence[Tensor], reference: Sequence[Tensor]) -> tuple[Products, ...]:
     """Return one entry for each output; none if the shapes differ or an output has no floating-point numbers."""
-    if [c.shape for c in candidate] != [r.shape for r in reference]:
-        return ()
-    if not all(np.issubdtype(a.dtype, np.floating) for a in (*candidate, *reference)):
+    are_floats = all(np.issubdtype(a.dtype, np.floating) for a in (*candidate, *reference))
+    if not are_floats or [c.shape for c in candidate] != [r.shape for r in reference]:
         return ()
     return tuple(Products.of(c, r) for c, r in zip(candidate, reference, strict=True))
 
@@ -193,10 +191,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
     """Predictions of all models on all images.
 
     Attributes:
-        participants: the models, in the order of `Record.rows`.
-        dataset: the images that could be read, with their truths.
-        records: one for each of these images.
-        skipped: the images that could not be read.
+        dataset: the images that could be read, with their truths; each has one of the `records`.
         seconds: how long all of it took.
         tables: if the task keeps arrays, one for each model, float64 (N, values). That of a classifier has the
             probabilities of the common classes, then of the background where there is one.

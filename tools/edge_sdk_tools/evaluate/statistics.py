@@ -66,8 +66,6 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
     """One named metric of one model on N images.
 
     Attributes:
-        name: the metric's name in reports.
-        statistic: the metric as a function of weights.
         hits: bool (N,), whether each image counts as right, where the metric is the share of such images; else None.
         bounds: the lowest and highest possible value.
         unit: `share` for 0-1, which people read in percent; else the unit's name.
@@ -181,15 +179,11 @@ def difference_bounds(hits: NDArray[np.bool_], reference: NDArray[np.bool_]) -> 
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure of a model, with its confidence interval.
+    """One figure of a model; `name`, `unit` and `is_gated` are those of its `Metric`.
 
     Attributes:
-        name: name of the metric, such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
-        value: the figure with its 95 % interval.
         reference: the reference's figure; None without labels or without a reference.
         difference: value minus reference, with a paired interval; None where `reference` is None.
-        unit: `share` for 0-1, which people read in percent; else the unit's name.
-        is_gated: whether a build refuses a loss of it.
         test: the same difference by `Metric.test`; None where that is the metric itself.
     """
 
@@ -222,9 +216,8 @@ class Figure(msgspec.Struct, frozen=True):
 
 def figure_of(metric: Metric, weights: Weights) -> Figure:
     """Return the figure of one model, without a reference."""
-    return Figure(
-        metric.name, _alone(metric, metric.statistic(weights), weights), unit=metric.unit, is_gated=metric.is_gated
-    )
+    value = _alone(metric, metric.statistic(weights), weights)
+    return Figure(metric.name, value, unit=metric.unit, is_gated=metric.is_gated)
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
