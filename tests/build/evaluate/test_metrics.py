@@ -245,7 +245,7 @@ def test_the_mask_of_a_polygon_is_that_of_pycocotools_but_for_pixels_of_its_outl
     for _ in range(40):
         around = np.sort(random.uniform(0, 2 * np.pi, 12))[:, None]
         outline = np.hstack([np.cos(around), np.sin(around)]) * random.uniform(20, 80, (12, 1)) + (150, 70)
-        left, top, seen = filled(outline, (300, 200))  # some reach over the upper edge
+        left, top, seen = filled((outline,), (300, 200))  # some reach over the upper edge
         ours = np.zeros((200, 300), np.uint8)
         ours[top : top + len(seen), left : left + seen.shape[1]] = seen
         both = [mask.encode(np.asfortranarray(ours)), *mask.frPyObjects([outline.ravel().tolist()], 200, 300)]

@@ -15,7 +15,16 @@ from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.core.toml import shown
 from edge_sdk_tools.datasets.class_names import ClassNames
-from edge_sdk_tools.datasets.dataset import MOST_POINTS, Found, Labelled, LabelledObject, box_truth, listed_file
+from edge_sdk_tools.datasets.dataset import (
+    MOST_POINTS,
+    Found,
+    Labelled,
+    LabelledObject,
+    Outline,
+    Runs,
+    box_truth,
+    listed_file,
+)
 from edge_sdk_tools.datasets.images import Skipped, is_folder
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
@@ -160,7 +169,7 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
         box_xyxy = x, y, x + width, y + height
         if a.image_id not in objects:
             raise DataError(f"{where}.image_id is {shown(a.image_id)}, expected the id of an image")
-        if min(width, height) < 0 or not all(map(math.isfinite, box_xyxy)):
+        if min(width, height) < 0 or not all(abs(end) <= _FARTHEST for end in box_xyxy):
             expected = "expected x, y, width and height in pixels, width and height 0 or more"
             raise DataError(f"{where}.bbox is {list(a.bbox)}, {expected}")
         if used not in categories:
@@ -189,41 +198,35 @@ def _keypoints(annotated: msgspec.Raw, count: int, where: str) -> NDArray[np.flo
         raise DataError(f"{where} is no list of {3 * count} numbers, {expected}")
     if not len(values) or not is_right:
         return None
-    points = values.reshape(-1, 3)
+    points = values.reshape(-1, 3).clip(-_FARTHEST, _FARTHEST)
     return np.column_stack([points[:, :2], points[:, 2] > 0])
 
 
-_MOST_CORNERS = 100_000  # of one mask of run lengths: that of a crowd has some ten thousand
-_FARTHEST = 1e6  # pixels from the image's corner, where polygons are cut
+_FARTHEST = 1e6  # pixels from the image's corner, further than any image reaches
 
 
-def _outline(annotated: msgspec.Raw) -> NDArray[np.float64] | None:
-    """Return one polygon around the parts of a segmentation; None if there is none, or it is no mask."""
+def _outline(annotated: msgspec.Raw) -> Outline | None:
+    """Return what an annotation's segmentation fills; None if there is none, or it is neither polygons nor a mask."""
     try:
-        mask = msgspec.json.decode(annotated, type=list[list[float]] | CocoRuns | None)
-        parts = _columns(mask) if isinstance(mask, CocoRuns) else [np.reshape(part, (-1, 2)) for part in mask or ()]
-    except ValueError:
+        given = msgspec.json.decode(annotated, type=list[list[float]] | CocoRuns | None)
+        if isinstance(given, CocoRuns):
+            return _runs(given)
+        parts = [np.reshape(part, (-1, 2)).clip(-_FARTHEST, _FARTHEST) for part in given or ()]
+    except (ValueError, OverflowError):
         return None
-    most = _MOST_CORNERS if isinstance(mask, CocoRuns) else MOST_POINTS
-    if not parts or min(map(len, parts)) < 3 or sum(map(len, parts)) > most:
-        return None
-    # By the even-odd rule a way that is gone twice is no edge: from part to part, and back.
-    starts = [part[:1] for part in parts]
-    closed = [piece for part, start in zip(parts, starts, strict=True) for piece in (part, start)]
-    return np.concatenate([*closed, *starts[::-1]], dtype=np.float64).clip(-_FARTHEST, _FARTHEST)
+    is_right = parts and min(map(len, parts)) > 2 and sum(map(len, parts)) <= MOST_POINTS
+    return tuple(parts) if is_right else None
 
 
-def _columns(mask: CocoRuns) -> list[NDArray[np.int64]]:
-    """Return the rectangles, one pixel wide, of a mask's run lengths; raise a ValueError where they are none."""
+def _runs(mask: CocoRuns) -> Runs:
+    """Return the run lengths of a mask; raise a ValueError where they do not fill it."""
     (height, width), counts = mask.size, mask.counts
-    counts = _lengths(counts) if isinstance(counts, str) else counts
-    if min(height, width, *counts) < 0 or sum(counts) != height * width or height * width > _MOST_PIXELS:
+    lengths = np.array(_lengths(counts) if isinstance(counts, str) else counts, np.int64)
+    if min(height, width) < 1 or height * width > _MOST_PIXELS or (lengths < 0).any() or (lengths > _MOST_PIXELS).any():
         raise ValueError
-    pixels = np.repeat(np.arange(len(counts)) % 2, counts).astype(np.int8).reshape(width, height)
-    changes = np.diff(np.pad(pixels, [(0, 0), (1, 1)]), axis=1)
-    (x, top), bottom = (changes > 0).nonzero(), (changes < 0).nonzero()[1]
-    corners = np.stack([x, top, x + 1, top, x + 1, bottom, x, bottom], axis=1)
-    return list(corners.reshape(-1, 4, 2))
+    if lengths.sum() != height * width or not lengths[1::2].any():
+        raise ValueError
+    return Runs(lengths, mask.size)
 
 
 def _lengths(text: str) -> list[int]:

@@ -121,6 +121,17 @@ MOST_POINTS = 10_000
 """The most points of one polygon: those of an annotation tool have some hundred."""
 
 
+class Runs(NamedTuple):
+    """A mask as int64 run lengths, column by column, outside and inside by turns, and its height and width."""
+
+    counts: NDArray[np.int64]
+    size_hw: tuple[int, int]
+
+
+Outline: TypeAlias = tuple[NDArray[np.float64], ...] | Runs
+"""What an object fills: the polygons of its parts, float64 (points, 2) each, or a mask."""
+
+
 class BoxTruth(Truth, frozen=True, eq=False):
     """The objects in one image; N may be 0.
 
@@ -130,7 +141,7 @@ class BoxTruth(Truth, frozen=True, eq=False):
         crowd: bool (N,), whether a box is around many objects. By COCO's rules a detector need not find such a box, and
             detections in it do not count as wrong.
         relative: whether all coordinates are fractions of the image's width and height, 0-1; else they are pixels.
-        outlines: a polygon around each object, float64 (points, 2); None where not every object has one.
+        outlines: what each object fills; None where that is not labelled for every object. `Runs` are never relative.
         keypoints: those of each object, float64 (K, 3): x, y, and 1 for a labelled point, else 0; None as for outlines.
         areas_px: float64 (N,), what each object fills of its box by its label; None where that is not labelled.
     """
@@ -139,7 +150,7 @@ class BoxTruth(Truth, frozen=True, eq=False):
     class_ids: NDArray[np.int64]
     crowd: NDArray[np.bool_]
     relative: bool
-    outlines: tuple[NDArray[np.float64], ...] | None = None
+    outlines: tuple[Outline, ...] | None = None
     keypoints: tuple[NDArray[np.float64], ...] | None = None
     areas_px: NDArray[np.float64] | None = None
 
@@ -152,7 +163,7 @@ class BoxTruth(Truth, frozen=True, eq=False):
             self,
             boxes_xyxy=self.boxes_xyxy * np.tile(sides, 2),
             relative=False,
-            outlines=None if outlines is None else tuple(points * sides for points in outlines),
+            outlines=None if outlines is None else tuple(tuple(part * sides for part in of) for of in outlines),
             keypoints=None if keypoints is None else tuple(points * [*sides, 1] for points in keypoints),
         )
 
@@ -163,7 +174,7 @@ class LabelledObject(NamedTuple):
     box_xyxy: tuple[float, ...]
     class_id: int
     is_crowd: bool = False
-    outline: NDArray[np.float64] | None = None
+    outline: Outline | None = None
     keypoints: NDArray[np.float64] | None = None
     area: float | None = None
 

@@ -30,6 +30,7 @@ from edge_sdk_tools.datasets.dataset import (
     Labelled,
     LabelledObject,
     MaskTruth,
+    Runs,
     Truth,
     box_truth,
     listed_file,
@@ -187,7 +188,8 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
     rows = [_rows(label, names) for _, label in pairs]
     has_keypoints = not names.keypoints and _have_keypoints([row.values for of in rows for row in of])
     truths = [box_truth([_object(row, names, has_keypoints=has_keypoints) for row in of], relative=True) for of in rows]
-    outlines = [outline for truth in truths for outline in truth.outlines or ()]
+    filled = [outline for truth in truths for outline in truth.outlines or ()]
+    outlines = [outline[0] for outline in filled if not isinstance(outline, Runs)]
     if len(outlines) >= _ENOUGH and _are_boxes_with_keypoints(outlines):
         raise DataError(
             f"{folder}: each of {len(outlines)} objects has {outlines[0].size} numbers behind its class, which are no "
@@ -218,7 +220,7 @@ class _Row(NamedTuple):
 
 def _rows(path: Path | None, names: ClassNames) -> list[_Row]:
     """Return the lines of the label file of one image; without a file there are none."""
-    lines = read_text(path, _MOST_BYTES_OF_ROWS).split("\n") if path else []
+    lines = read_text(path, _MOST_BYTES_OF_ROWS).rstrip("\n").split("\n") if path else []
     if len(lines) > _MOST_ROWS:
         raise DataError(f"{path}: has {len(lines)} lines, expected {_MOST_ROWS} objects or fewer in one image")
     rows = []
@@ -253,7 +255,7 @@ def _object(row: _Row, names: ClassNames, *, has_keypoints: bool) -> LabelledObj
         outline = values.reshape(-1, 2)
         if len(outline) > MOST_POINTS:
             raise DataError(f"{where}: a polygon of {len(outline)} points, expected {MOST_POINTS} or less; simplify it")
-        return LabelledObject(_extent(outline, "the polygon", where), class_id, outline=outline.clip(0, 1))
+        return LabelledObject(_extent(outline, "the polygon", where), class_id, outline=(outline.clip(0, 1),))
     middle, size = values[:2], values[2:4]
     if size.min() < 0:
         raise DataError(f"{where}: the box is {size[0]:g} wide and {size[1]:g} high, expected 0 or more")

@@ -103,7 +103,8 @@ def judge(boxes: Boxes, labelled: LabelledBoxes, likeness: Likeness | None = Non
         overlaps, most = box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd), MAX_DETECTIONS
     else:
         overlaps, most = likeness.values, likeness.detail.most
-        excused = excused if labelled.no_points is None else excused | labelled.no_points
+        if labelled.no_points is not None and likeness.detail.field == "keypoints":
+            excused = excused | labelled.no_points
     order = _strongest(boxes, most)
     class_ids = boxes.class_ids[order]
     right = np.zeros((len(order), len(IOUS)), np.bool_)

@@ -47,11 +47,8 @@ class DetectionMetrics(TaskMetrics):
 
     def keep(self, answers: Answers, truth: Truth | None) -> Kept:
         """Keep the boxes of the common classes, and how alike details are to those of the labels and of both models."""
-        labelled = None
-        if isinstance(truth, BoxTruth):
-            labelled = Objects.labelled(truth, answers[0][1].result.frame.size_wh)
         between = likeness_of(*(_confident(*one) for one in answers)) if len(answers) > 1 else None
-        return tuple(_boxes(*one, labelled) for one in answers), between
+        return tuple(_boxes(*one, truth) for one in answers), between
 
     def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
         """Return the highest confidence of the objects in each image."""
@@ -132,7 +129,7 @@ class DetectionMetrics(TaskMetrics):
             lack = f"which objects in {len(lacking)} of {len(seen)} images lack, first in {first}"
             return f"{detail.name} mAP is not measured: it needs {detail.needs} for each labelled object, {lack}"
         no_points = [labelled.no_points for _, labelled in _with_truths(observed, 0) if labelled.no_points is not None]
-        if seen and no_points and np.concatenate(no_points).all():
+        if seen and seen[0][0].field == "keypoints" and np.concatenate([*no_points, np.zeros(0, np.bool_)]).all():
             return "pose mAP is not measured, because not one keypoint is labelled"
         return ""
 
@@ -204,10 +201,11 @@ def _confident(participant: Participant, answer: Answer) -> Objects:
     return Objects.found(found[found.confidence.astype(np.float64) >= participant.subject.spec.thresholds.confidence])
 
 
-def _boxes(participant: Participant, answer: Answer, labelled: Objects | None) -> Boxes:
+def _boxes(participant: Participant, answer: Answer, truth: Truth | None) -> Boxes:
     found, class_ids = _common(participant, answer)
-    objects = Objects.found(found)
-    likeness = likeness_of(objects, labelled) if labelled else None
+    objects, likeness = Objects.found(found), None
+    if objects.detail is not None and isinstance(truth, BoxTruth):
+        likeness = likeness_of(objects, Objects.labelled(truth, answer.result.frame.size_wh, objects.detail))
     return Boxes(objects.boxes_xyxy, found.confidence.astype(np.float64), class_ids, likeness, objects.detail)
 
 

@@ -65,12 +65,10 @@ def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
         ModelError: its confidences lie outside 0-1, it finds nothing on most images, or next to nothing of what is
             labelled; the message names a usual description that fits better, if there is one.
     """
-    observed = observe(pair_up([fp32]), dataset.spread(_IMAGES))
-    problem, doubt = _judged(observed)
+    problem, doubt = _judged(observe(pair_up([fp32]), dataset.spread(_IMAGES)))
     if problem:
         raise ModelError(f"{fp32.name}, before it is quantized: {problem}")
-    unmeasured = TASKS[observed.task].unmeasured(observed) if dataset.truths else ""
-    return tuple(f"{fp32.name}: {line}" for line in (doubt, unmeasured) if line)
+    return (f"{fp32.name}: {doubt}",) if doubt else ()
 
 
 def doubt_about(observed: Observed) -> str:

@@ -7,7 +7,7 @@ models' with each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import cv2
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.frame import Detections
-from edge_sdk_tools.datasets.dataset import BoxTruth
+from edge_sdk_tools.datasets.dataset import BoxTruth, Outline, Runs
 from edge_sdk_tools.evaluate.statistics import quotient
 
 MATCH = 0.5
@@ -67,20 +67,22 @@ class Objects(NamedTuple):
         return next((detail for detail in DETAILS if getattr(self, detail.field) is not None), None)
 
     @classmethod
-    def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int]) -> Objects:
-        """Return what is labelled on an image of this size; an oriented box is the smallest one around a polygon."""
+    def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int], detail: Detail) -> Objects:
+        """Return what is labelled on an image of this size, with one detail.
+
+        An oriented box is the smallest one around what is filled.
+        """
         truth = truth.in_pixels(size_wh)
         known = cls(truth.boxes_xyxy, areas_px=truth.areas_px, crowd=truth.crowd)
         outlines, points = truth.outlines, truth.keypoints
-        if points is not None:
-            known = known._replace(keypoints=np.array(points or np.empty((0, 0, 3))))
+        if detail.field == "keypoints":
+            return known._replace(keypoints=None if points is None else np.array(points or np.empty((0, 0, 3))))
         if outlines is None:
             return known
-        corners = [cv2.boxPoints(cv2.minAreaRect(outline.astype(np.float32))) for outline in outlines]
-        return known._replace(
-            mask=lambda index: filled(outlines[index], size_wh),
-            corners=np.array(corners, np.float32).reshape(-1, 4, 2),
-        )
+        if detail.field == "mask":
+            return known._replace(mask=lambda index: filled(outlines[index], size_wh))
+        corners = [cv2.boxPoints(cv2.minAreaRect(_points_of(outline, size_wh))) for outline in outlines]
+        return known._replace(corners=np.array(corners, np.float32).reshape(-1, 4, 2))
 
 
 class Detail(NamedTuple):
@@ -165,15 +167,14 @@ def _masks(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
     """
     if found.mask is None or reference.mask is None:
         return None
-    # A mask does not reach beyond the pixels that its box touches.
-    touched = (boxes + np.array([-1, -1, 1, 1]) for boxes in (found.boxes_xyxy, reference.boxes_xyxy))
-    shared = _shared(*touched)
-    values = np.zeros_like(shared)
-    for other in np.flatnonzero(shared.any(axis=0)).tolist():  # one mask at a time: it may be as large as the image
+    values = np.zeros((len(found.boxes_xyxy), len(reference.boxes_xyxy)))
+    touched = found.boxes_xyxy + np.array([-1, -1, 1, 1])  # a found mask does not reach beyond these pixels
+    for other in range(values.shape[1]):  # one mask at a time: it may be as large as the image
         is_crowd = reference.crowd is not None and bool(reference.crowd[other])
-        theirs = reference.mask(other)
-        wanted = np.count_nonzero(theirs[2])
-        near = shared[:, other] >= (1 if is_crowd else MATCH * wanted)
+        left, top, seen = theirs = reference.mask(other)
+        wanted = np.count_nonzero(seen)
+        around = np.array([[left, top, left + seen.shape[1], top + seen.shape[0]]], np.float64)
+        near = _shared(touched, around)[:, 0] >= (1 if is_crowd else MATCH * wanted)
         for index in np.flatnonzero(near).tolist() if wanted else ():
             mine = found.mask(index)
             area, both = np.count_nonzero(mine[2]), _common(mine, theirs)
@@ -189,7 +190,46 @@ def _common(one: tuple[int, int, NDArray[np.uint8]], other: tuple[int, int, NDAr
     return int(np.count_nonzero(a[:rows, :columns] & b[:rows, :columns]))
 
 
-def filled(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
+def filled(outline: Outline, size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
+    """Return left, top and uint8 (height, width), 1 on the pixels of the image that an object fills."""
+    if not isinstance(outline, Runs):
+        return _together([_filled(part, size_wh) for part in outline])
+    height, width = outline.size_hw
+    if (width, height) != size_wh:
+        raise DataError(f"a labelled mask has {width}x{height} pixels, and the image {size_wh[0]}x{size_wh[1]}")
+    turns = np.arange(len(outline.counts)) & 1
+    seen = np.repeat(turns.astype(np.uint8), outline.counts).reshape(width, height).T
+    rows, columns = (np.flatnonzero(seen.any(axis=axis)) for axis in (1, 0))
+    if not len(rows):
+        return 0, 0, np.zeros((0, 0), np.uint8)
+    left, top = int(columns[0]), int(rows[0])
+    return left, top, np.ascontiguousarray(seen[top : rows[-1] + 1, left : columns[-1] + 1])
+
+
+def _together(parts: Sequence[tuple[int, int, NDArray[np.uint8]]]) -> tuple[int, int, NDArray[np.uint8]]:
+    """Return all that is filled by one part or another."""
+    if len(parts) == 1:
+        return parts[0]
+    left, top = min(x for x, _, _ in parts), min(y for _, y, _ in parts)
+    right, bottom = (max(part[1 - axis] + part[2].shape[axis] for part in parts) for axis in (1, 0))
+    whole = np.zeros((bottom - top, right - left), np.uint8)
+    for x, y, seen in parts:
+        whole[y - top : y - top + len(seen), x - left : x - left + seen.shape[1]] |= seen
+    return left, top, whole
+
+
+def _points_of(outline: Outline, size_wh: tuple[int, int]) -> NDArray[np.float32]:
+    """Return points around what is filled, float32 (N, 2)."""
+    if not isinstance(outline, Runs):
+        return np.concatenate(outline).astype(np.float32)
+    left, top, seen = filled(outline, size_wh)
+    columns = np.flatnonzero(seen.any(axis=0))
+    ends = seen.argmax(axis=0)[columns], len(seen) - seen[::-1].argmax(axis=0)[columns]
+    points = [(left + columns + side, top + end) for side in (0, 1) for end in ends]
+    return np.concatenate([np.stack(pair, axis=1) for pair in points]).astype(np.float32)
+
+
+def _filled(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
     """Return left, top and uint8 (height, width): 1 where the centre of a pixel of the image lies in a polygon.
 
     Lines that cross count by the even-odd rule. OpenCV's `fillPoly` would add the pixels under the outline.
@@ -221,11 +261,15 @@ def _corners(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
     areas = [np.array([cv2.contourArea(corners) for corners in of], np.float64) for of in sides]
     both = areas[0][:, None] + areas[1]
     around = [np.concatenate([of.min(axis=1), of.max(axis=1)], axis=1).astype(np.float64) for of in sides]
-    near = _shared(*around) >= both * MATCH / (1 + MATCH) * (1 - 1e-6)  # but for rounding
+    least = both * MATCH / (1 + MATCH)
+    if reference.crowd is not None:
+        least[:, reference.crowd] = MATCH * areas[0][:, None]
+    near = _shared(*around) >= least * (1 - 1e-6)  # but for rounding
     values = np.zeros_like(both)
     for i, j in np.argwhere(near & (both > 0)).tolist():
         common = _common_area(found.corners[i], reference.corners[j])
-        values[i, j] = common / (both[i, j] - common)
+        is_crowd = reference.crowd is not None and reference.crowd[j]
+        values[i, j] = common / (areas[0][i] if is_crowd else both[i, j] - common)
     return values
 
 

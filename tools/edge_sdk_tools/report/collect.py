@@ -286,7 +286,7 @@ def _verdict(steps: Steps) -> schema.Verdict:
     mend = (
         "check input.mean, std, color and resize",
         "calibrate with more images like those that the camera sees",
-        "lower gates.int8_max_drop_relative or int8_min_agreement",
+        "raise gates.int8_max_drop_relative or lower int8_min_agreement",
     )
     band, loss = loss_of(evaluation) if reason is None else (None, "")
     held = [

@@ -87,8 +87,8 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         seen = "".join(f"In {s.image} FP32 sees {s.fp32} and INT8 {s.int8}. " for s in proof.samples[:1])
         raise AccuracyGateError(
             f"{self.fallback_reason}{few}. {seen}Check input.mean, std, color and resize first, then "
-            "calibrate with more images like those the camera sees, or lower gates.int8_max_drop_relative and "
-            "int8_min_agreement, or leave out --require-int8 and carry FP32"
+            "calibrate with more images like those the camera sees, or raise gates.int8_max_drop_relative and "
+            "lower int8_min_agreement, or leave out --require-int8 and carry FP32"
         )
 
 
