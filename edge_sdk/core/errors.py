@@ -13,7 +13,9 @@ import errno
 import os
 import pwd
 import re
+import signal
 import stat
+import threading
 import traceback
 import unicodedata
 from collections.abc import Iterator
@@ -262,10 +264,28 @@ def first_line(cause: BaseException) -> str:
 
 
 @contextlib.contextmanager
+def _held_back_interrupt() -> Iterator[None]:
+    """Raise a KeyboardInterrupt at the end of the context, because some libraries make other errors of it on import."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    interrupts: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupts:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
 def host_tools(what: str, extra: str = "host") -> Iterator[None]:
     """Turn an ImportError within the context into an error that says what `what` needs, and how to install it."""
     try:
-        yield
+        with _held_back_interrupt():
+            yield
     except ImportError as cause:
         if is_out_of_memory(cause):
             raise
