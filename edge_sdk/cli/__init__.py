@@ -14,7 +14,7 @@ if _is_run:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
 elif _ends_others:
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without the traceback of an import
 
 from edge_sdk.cli.root import main  # noqa: E402 - after the handlers
 
