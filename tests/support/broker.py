@@ -116,6 +116,8 @@ def wait_until(condition: Callable[[], bool], what: str | Callable[[], str], tim
 
 
 class Broker:
+    _more_ports: tuple[int, ...] = ()
+
     def __init__(
         self, folder: Path, *, users: Mapping[str, str] | None = None, acl: Sequence[str] | None = None,
         persistence: bool = False, config: Sequence[str] = (), start: bool = True,
@@ -216,7 +218,8 @@ class Broker:
         if self._running().poll() is not None:
             pytest.fail(f"mosquitto ended with {self._running().returncode}: {self.log}")
         try:
-            socket.create_connection((self.host, self.port), 1.0).close()
+            for port in (self.port, *self._more_ports):  # mosquitto opens one after the other
+                socket.create_connection((self.host, port), 1.0).close()
         except OSError:
             return False
         return True
@@ -282,6 +285,7 @@ class TlsBroker(Broker):
     ) -> None:  # fmt: skip
         self.authority = Authority(folder, "broker-ca")
         self.tls_port = free_port()
+        self._more_ports = (self.tls_port,)
         shown = broker_certificate or self.authority.issue("broker", HERE)
         lines = [f"listener {self.tls_port} 127.0.0.1", f"certfile {shown.cert_file}", f"keyfile {shown.key_file}"]
         if clients_of is not None:

@@ -26,7 +26,7 @@ from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, L
 from edge_sdk_tools.evaluate.classification import divergences, probabilities_of, restricted, softened
 from edge_sdk_tools.evaluate.detection import match
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.likeness import Objects, filled, likeness_of
+from edge_sdk_tools.evaluate.likeness import Objects, likeness_of, mask_of
 from edge_sdk_tools.evaluate.metrics import CALIBRATION_BINS, Pairs, calibration_error
 from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.segmentation import overlap_of
@@ -245,7 +245,7 @@ def test_the_mask_of_a_polygon_is_that_of_pycocotools_but_for_pixels_of_its_outl
     for _ in range(40):
         around = np.sort(random.uniform(0, 2 * np.pi, 12))[:, None]
         outline = np.hstack([np.cos(around), np.sin(around)]) * random.uniform(20, 80, (12, 1)) + (150, 70)
-        left, top, seen = filled((outline,), (300, 200))  # some reach over the upper edge
+        left, top, seen = mask_of((outline,), (300, 200))  # some reach over the upper edge
         ours = np.zeros((200, 300), np.uint8)
         ours[top : top + len(seen), left : left + seen.shape[1]] = seen
         both = [mask.encode(np.asfortranarray(ours)), *mask.frPyObjects([outline.ravel().tolist()], 200, 300)]

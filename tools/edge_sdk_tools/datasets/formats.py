@@ -159,7 +159,8 @@ _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 def _folders(folder: Path, beside: str) -> tuple[Path, Path]:
     """Return where the images are and where their labels or masks are, if they are there.
 
-    Both are in the folder; or it is `images`, or lies in it, and the path of the other has `beside` in that place.
+    Usually both lie in `folder`. A folder `images`, or one below it, goes with the folder of the same path that has the
+    name `beside` in place of `images`.
     """
     parts = folder.absolute().parts
     if IMAGES in parts and not is_folder(folder / IMAGES):

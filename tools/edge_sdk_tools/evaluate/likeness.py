@@ -80,8 +80,8 @@ class Objects(NamedTuple):
         if outlines is None:
             return known
         if detail.field == "mask":
-            return known._replace(mask=lambda index: filled(outlines[index], size_wh))
-        corners = [cv2.boxPoints(cv2.minAreaRect(_points_of(outline, size_wh))) for outline in outlines]
+            return known._replace(mask=lambda index: mask_of(outlines[index], size_wh))
+        corners = [cv2.boxPoints(cv2.minAreaRect(_hull_points(outline, size_wh))) for outline in outlines]
         return known._replace(corners=np.array(corners, np.float32).reshape(-1, 4, 2))
 
 
@@ -190,13 +190,16 @@ def _common(one: tuple[int, int, NDArray[np.uint8]], other: tuple[int, int, NDAr
     return int(np.count_nonzero(a[:rows, :columns] & b[:rows, :columns]))
 
 
-def filled(outline: Outline, size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
+def mask_of(outline: Outline, size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
     """Return left, top and uint8 (height, width), 1 on the pixels of the image that an object fills."""
     if not isinstance(outline, Runs):
-        return _together([_filled(part, size_wh) for part in outline])
+        return _union([_polygon_mask(part, size_wh) for part in outline])
     height, width = outline.size_hw
     if (width, height) != size_wh:
-        raise DataError(f"a labelled mask has {width}x{height} pixels, and the image {size_wh[0]}x{size_wh[1]}")
+        raise DataError(
+            f"a labelled mask has {width}x{height} pixels, "
+            f"expected those of the image, {size_wh[0]}x{size_wh[1]}; export it at that size"
+        )
     turns = np.arange(len(outline.counts)) & 1
     seen = np.repeat(turns.astype(np.uint8), outline.counts).reshape(width, height).T
     rows, columns = (np.flatnonzero(seen.any(axis=axis)) for axis in (1, 0))
@@ -206,8 +209,8 @@ def filled(outline: Outline, size_wh: tuple[int, int]) -> tuple[int, int, NDArra
     return left, top, np.ascontiguousarray(seen[top : rows[-1] + 1, left : columns[-1] + 1])
 
 
-def _together(parts: Sequence[tuple[int, int, NDArray[np.uint8]]]) -> tuple[int, int, NDArray[np.uint8]]:
-    """Return all that is filled by one part or another."""
+def _union(parts: Sequence[tuple[int, int, NDArray[np.uint8]]]) -> tuple[int, int, NDArray[np.uint8]]:
+    """Return the union of the masks of an object's parts."""
     if len(parts) == 1:
         return parts[0]
     left, top = min(x for x, _, _ in parts), min(y for _, y, _ in parts)
@@ -218,18 +221,18 @@ def _together(parts: Sequence[tuple[int, int, NDArray[np.uint8]]]) -> tuple[int,
     return left, top, whole
 
 
-def _points_of(outline: Outline, size_wh: tuple[int, int]) -> NDArray[np.float32]:
-    """Return points around what is filled, float32 (N, 2)."""
+def _hull_points(outline: Outline, size_wh: tuple[int, int]) -> NDArray[np.float32]:
+    """Return points of the image whose convex hull holds all that an object fills, float32 (N, 2)."""
     if not isinstance(outline, Runs):
         return np.concatenate(outline).astype(np.float32)
-    left, top, seen = filled(outline, size_wh)
+    left, top, seen = mask_of(outline, size_wh)
     columns = np.flatnonzero(seen.any(axis=0))
     ends = seen.argmax(axis=0)[columns], len(seen) - seen[::-1].argmax(axis=0)[columns]
     points = [(left + columns + side, top + end) for side in (0, 1) for end in ends]
     return np.concatenate([np.stack(pair, axis=1) for pair in points]).astype(np.float32)
 
 
-def _filled(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
+def _polygon_mask(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
     """Return left, top and uint8 (height, width): 1 where the centre of a pixel of the image lies in a polygon.
 
     Lines that cross count by the even-odd rule. OpenCV's `fillPoly` would add the pixels under the outline.
