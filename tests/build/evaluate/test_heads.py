@@ -25,8 +25,9 @@ from pycocotools import mask
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.frame import Detections
 from edge_sdk.tasks.decoders import DECODERS
-from edge_sdk_tools.evaluate.average_precision import Boxes, LabelledBoxes
+from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.likeness import LabelledBoxes
 from edge_sdk_tools.evaluate.model import open_subject
 from tests.build.evaluate.test_metrics import coco_precision, pycocotools_of
 from tests.support.absent import Lazy

@@ -17,12 +17,12 @@ from edge_sdk.core.toml import shown
 from edge_sdk_tools.datasets.class_names import ClassNames
 from edge_sdk_tools.datasets.dataset import (
     MOST_POINTS,
+    BoxTruth,
     Found,
     Labelled,
     LabelledObject,
     Outline,
     Runs,
-    box_truth,
     listed_file,
 )
 from edge_sdk_tools.datasets.images import Skipped, is_folder
@@ -134,7 +134,7 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
             skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
             continue
         size_wh = (int(image.width), int(image.height)) if image.width and image.height else None
-        found.append(Found(file, box_truth(objects[image.id], relative=False), size_wh))
+        found.append(Found(file, BoxTruth(tuple(objects[image.id])), size_wh))
     if not found:
         searched = ", ".join(map(str, folders))
         where = f"none of its {len(skipped)} images is there, looked in {searched}; put them into one of these"
@@ -187,7 +187,7 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
 
 
 def _keypoints(annotated: msgspec.Raw, count: int, where: str) -> NDArray[np.float64] | None:
-    """Return the keypoints of an annotation as in `BoxTruth`, `count` or, where that is 0, any; None without them."""
+    """Return an annotation's keypoints as `LabelledObject` has them, `count` or, if that is 0, any; None without any."""
     try:
         values = np.array(msgspec.json.decode(annotated, type=list[float] | None) or (), np.float64)
     except msgspec.ValidationError:

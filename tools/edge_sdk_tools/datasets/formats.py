@@ -24,6 +24,7 @@ from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, names
 from edge_sdk_tools.datasets.coco import coco_files, read_coco
 from edge_sdk_tools.datasets.dataset import (
     MOST_POINTS,
+    BoxTruth,
     ClassTruth,
     Format,
     Found,
@@ -32,7 +33,6 @@ from edge_sdk_tools.datasets.dataset import (
     MaskTruth,
     Runs,
     Truth,
-    box_truth,
     listed_file,
     mask_size,
 )
@@ -188,16 +188,16 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
         raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
     rows = [_rows(label, names) for _, label in pairs]
     has_keypoints = not names.keypoints and _have_keypoints([row.values for of in rows for row in of])
-    truths = [box_truth([_object(row, names, has_keypoints=has_keypoints) for row in of], relative=True) for of in rows]
-    filled = [outline for truth in truths for outline in truth.outlines or ()]
-    outlines = [outline[0] for outline in filled if not isinstance(outline, Runs)]
+    objects = [tuple(_object(row, names, has_keypoints=has_keypoints) for row in of) for of in rows]
+    filled = [one.outline for of in objects for one in of]
+    outlines = [outline[0] for outline in filled if outline is not None and not isinstance(outline, Runs)]
     if len(outlines) >= _ENOUGH and _are_boxes_with_keypoints(outlines):
         raise DataError(
             f"{folder}: each of {len(outlines)} objects has {outlines[0].size} numbers behind its class, which are no "
             "polygon but a box around its keypoints; keep the first five numbers of each line, or give the model's "
             "detection.keypoints in model.toml"
         )
-    found = [Found(path, truth) for (path, _), truth in zip(pairs, truths, strict=True)]
+    found = [Found(path, BoxTruth(of, is_relative=True)) for (path, _), of in zip(pairs, objects, strict=True)]
     return Labelled(found, tuple(one for one in lonely if one.path.name != _LIST_OF_CLASSES))
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.likeness import MATCH, MAX_DETECTIONS, Detail, Likeness, box_overlaps
+from edge_sdk_tools.evaluate.likeness import MATCH, MAX_DETECTIONS, Detail, LabelledBoxes, Likeness, box_overlaps
 from edge_sdk_tools.evaluate.statistics import Statistic, Weights, quotient
 
 IOUS = np.linspace(MATCH, 0.95, 10)
@@ -45,21 +45,6 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
         keep = self.confidences >= confidence
         likeness = self.likeness and self.likeness._replace(values=self.likeness.values[keep])
         return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep], likeness, self.detail)
-
-
-class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
-    """Labelled boxes of one image, (M, 4), in its pixels, with their class ids, (M,).
-
-    Attributes:
-        crowd: bool (M,), whether the box is a crowd: detections in it count as neither right nor wrong.
-        no_points: bool (M,), whether no keypoint of the object is labelled: by keypoints it need not be found, and one
-            detection that is like it counts as neither right nor wrong; None where there are no keypoints.
-    """
-
-    boxes_xyxy: NDArray[np.float64]
-    class_ids: NDArray[np.int64]
-    crowd: NDArray[np.bool_]
-    no_points: NDArray[np.bool_] | None = None
 
 
 class Judged(msgspec.Struct, frozen=True, eq=False):
@@ -103,8 +88,8 @@ def judge(boxes: Boxes, labelled: LabelledBoxes, likeness: Likeness | None = Non
         overlaps, most = box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd), MAX_DETECTIONS
     else:
         overlaps, most = likeness.values, likeness.detail.most
-        if labelled.no_points is not None and likeness.detail.field == "keypoints":
-            excused = excused | labelled.no_points
+        if likeness.no_points is not None:
+            excused = excused | likeness.no_points
     order = _strongest(boxes, most)
     class_ids = boxes.class_ids[order]
     right = np.zeros((len(order), len(IOUS)), np.bool_)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import AccuracyGateError, DataError
 from edge_sdk.core.frame import Detections
 from edge_sdk_tools.datasets.dataset import BoxTruth, Truth
-from edge_sdk_tools.evaluate.average_precision import IOUS, AveragePrecision, Boxes, Judged, LabelledBoxes, judge
-from edge_sdk_tools.evaluate.likeness import MATCH, Likeness, Objects, box_overlaps, likeness_of
+from edge_sdk_tools.evaluate.average_precision import IOUS, AveragePrecision, Boxes, Judged, judge
+from edge_sdk_tools.evaluate.likeness import MATCH, LabelledBoxes, Likeness, Objects, box_overlaps, likeness_of
 from edge_sdk_tools.evaluate.metrics import (
     ENOUGH,
     NAMED,
@@ -128,8 +128,8 @@ class DetectionMetrics(TaskMetrics):
             detail, first = lacking[0]
             lack = f"which objects in {len(lacking)} of {len(seen)} images lack, first in {first}"
             return f"{detail.name} mAP is not measured: it needs {detail.needs} for each labelled object, {lack}"
-        no_points = [labelled.no_points for _, labelled in _with_truths(observed, 0) if labelled.no_points is not None]
-        if seen and seen[0][0].field == "keypoints" and np.concatenate([*no_points, np.zeros(0, np.bool_)]).all():
+        no_points = [one.no_points for _, one, _ in seen if one is not None and one.no_points is not None]
+        if no_points and np.concatenate(no_points).all():
             return "pose mAP is not measured, because not one keypoint is labelled"
         return ""
 
@@ -262,10 +262,7 @@ def _with_truths(observed: Observed, which: int) -> Iterator[tuple[Boxes, Labell
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
         boxes = record.rows[which]
         if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
-            points = truth.keypoints
-            no_points = None if points is None else np.array([not one[:, 2].any() for one in points], np.bool_)
-            boxes_xyxy = truth.in_pixels(record.size_wh).boxes_xyxy
-            yield boxes, LabelledBoxes(boxes_xyxy, truth.class_ids, truth.crowd, no_points)
+            yield boxes, LabelledBoxes.of(truth)
 
 
 def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:

@@ -31,6 +31,23 @@ _MOST_CROSSINGS = 20_000_000  # of a polygon's sides with rows of pixels: 10,000
 _FILLED = 0.53  # share of a box that an object without a mask is assumed to fill, as by Ultralytics
 
 
+class LabelledBoxes(NamedTuple):
+    """Labelled boxes of one image, (M, 4), in its pixels, with their class ids, and whether each is a crowd, (M,)."""
+
+    boxes_xyxy: NDArray[np.float64]
+    class_ids: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, truth: BoxTruth) -> LabelledBoxes:
+        """Return the boxes of all labelled objects."""
+        return cls(
+            np.array([one.box_xyxy for one in truth.objects], np.float64).reshape(-1, 4),
+            np.array([one.class_id for one in truth.objects], np.int64),
+            np.array([one.is_crowd for one in truth.objects], np.bool_),
+        )
+
+
 class Objects(NamedTuple):
     """The objects of one image in its pixels, with their details; None for those that are not known.
 
@@ -68,16 +85,17 @@ class Objects(NamedTuple):
 
     @classmethod
     def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int], detail: Detail) -> Objects:
-        """Return what is labelled on an image of this size, with one detail.
-
-        An oriented box is the smallest one around what is filled.
-        """
-        truth = truth.in_pixels(size_wh)
-        known = cls(truth.boxes_xyxy, areas_px=truth.areas_px, crowd=truth.crowd)
-        outlines, points = truth.outlines, truth.keypoints
+        """Return what is labelled on an image, with one detail; an oriented box is the smallest around the outline."""
+        boxes, areas = LabelledBoxes.of(truth), [one.area_px for one in truth.objects]
+        areas_px = None if None in areas else np.array(areas, np.float64)
+        known = cls(boxes.boxes_xyxy, areas_px=areas_px, crowd=boxes.crowd)
         if detail.field == "keypoints":
-            return known._replace(keypoints=None if points is None else np.array(points or np.empty((0, 0, 3))))
-        if outlines is None:
+            points = [one.keypoints for one in truth.objects if one.keypoints is not None]
+            if len(points) < len(truth.objects) or len(set(map(len, points))) > 1:
+                return known
+            return known._replace(keypoints=np.array(points or np.empty((0, 0, 3))))
+        outlines = [one.outline for one in truth.objects if one.outline is not None]
+        if len(outlines) < len(truth.objects):
             return known
         if detail.field == "mask":
             return known._replace(mask=lambda index: mask_of(outlines[index], size_wh))
@@ -106,16 +124,22 @@ class Detail(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """Similarity of N found objects to M others in one detail, float64 (N, M)."""
+    """Similarity of N found objects to M others in one detail, float64 (N, M).
+
+    By keypoints, objects without one (`no_points`, bool (M,)) need not be found, and one detection that is like such an
+    object counts as neither right nor wrong.
+    """
 
     detail: Detail
     values: NDArray[np.float64]
+    no_points: NDArray[np.bool_] | None = None
 
 
 def likeness_of(found: Objects, reference: Objects) -> Likeness | None:
     """Compare objects beyond their boxes; None if one side has only boxes, or they have not the same details."""
     compared = ((detail, detail.alike(found, reference)) for detail in DETAILS)
-    return next((Likeness(detail, values) for detail, values in compared if values is not None), None)
+    no_points = None if reference.keypoints is None else np.all(reference.keypoints[:, :, 2] < _SEEN, axis=1)
+    return next((Likeness(detail, values, no_points) for detail, values in compared if values is not None), None)
 
 
 def _shared(a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64]) -> NDArray[np.float64]:
