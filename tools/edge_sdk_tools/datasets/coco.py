@@ -187,7 +187,7 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
 
 
 def _keypoints(annotated: msgspec.Raw, count: int, where: str) -> NDArray[np.float64] | None:
-    """Return an annotation's keypoints as `LabelledObject` has them, `count` or, if that is 0, any; None without any."""
+    """Return an annotation's keypoints as `LabelledObject` has them, `count` or, if that is 0, any, or None."""
     try:
         values = np.array(msgspec.json.decode(annotated, type=list[float] | None) or (), np.float64)
     except msgspec.ValidationError:

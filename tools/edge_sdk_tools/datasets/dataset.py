@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.PngImagePlugin import PngImageFile
 
-from edge_sdk.core.errors import DataError
+from edge_sdk.core.errors import DataError, raising
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.core.toml import shown
 from edge_sdk_tools.datasets.images import (
@@ -66,10 +66,8 @@ class MaskTruth(Truth, frozen=True):
         """Return the file's bytes."""
         if self.content is not None:
             return self.content
-        try:
+        with raising(DataError, f"{self.path}: mask cannot be read"):
             return read_regular(self.path, _MOST_BYTES)
-        except OSError as cause:
-            raise DataError(f"{self.path}: mask cannot be read: {cause.strerror}") from cause
 
     def read(self) -> NDArray[np.uint8]:
         """Return the mask as uint8 (H, W): class ids, and `IGNORE`."""
@@ -89,11 +87,8 @@ class MaskTruth(Truth, frozen=True):
 
 def mask_size(path: Path) -> tuple[int, int]:
     """Return the width and height of a mask in pixels, from the header of its PNG."""
-    try:
-        with open_regular(path) as file:
-            head = file.read(_HEADER.size)
-    except OSError as cause:
-        raise DataError(f"{path}: mask cannot be read: {cause.strerror}") from cause
+    with raising(DataError, f"{path}: mask cannot be read"), open_regular(path) as file:
+        head = file.read(_HEADER.size)
     return _size_of(head, path)
 
 

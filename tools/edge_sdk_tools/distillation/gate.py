@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.manifest import Distillation, Manifest
 from edge_sdk.bundle.model_spec import Gates, ModelSpec, load_model_spec
-from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError, UsageError
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError, UsageError, raising
 from edge_sdk.core.files import open_regular
 from edge_sdk.tasks.spec import TRAITS, TaskSpec
 from edge_sdk_tools.check.gate import CheckedModel
@@ -341,10 +341,8 @@ def check_distillation(
         )
     its = teacher.spec
     file = Path(named.model, its.variants[0].file) if isinstance(its, Manifest) else Path(its.model)
-    try:
+    with raising(ModelError, f"{file}: cannot be read any more"):
         open_regular(file).close()  # libraries would wait at a pipe that has taken its place
-    except OSError as cause:
-        raise ModelError(f"{file}: cannot be read any more: {cause.strerror}") from cause
     tensors = [np.zeros(one.session.input_shape, one.session.input_dtype) for one in (teacher, student)]
     theirs_ms, own_ms = interleaved_latency_ms(
         [lambda: teacher.session.run(tensors[0]), lambda: student.session.run(tensors[1])],

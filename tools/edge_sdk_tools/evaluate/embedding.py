@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import DataError, ModelError, OutputError, UsageError
+from edge_sdk.core.errors import DataError, ModelError, OutputError, UsageError, raising
 from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk_tools.datasets.dataset import Truth, find_images
 from edge_sdk_tools.datasets.images import Skipped
@@ -129,9 +129,6 @@ def make_gallery(model: Path, folder: Path, output: Path, on_progress: OnProgres
     if not seen.values:
         raise DataError(f"{folder}: none of {len(images)} pictures can be read")
     kept = [names[index] for index in seen.indices]
-    try:
-        with output.open("xb") as file:
-            np.savez_compressed(file, names=np.array(kept), vectors=np.stack(seen.values))
-    except OSError as cause:
-        raise OutputError(f"{output}: cannot be written: {cause.strerror}") from cause
+    with raising(OutputError, f"{output}: cannot be written"), output.open("xb") as file:
+        np.savez_compressed(file, names=np.array(kept), vectors=np.stack(seen.values))
     return GalleryMade(len(set(kept)), len(kept), (*images.skipped, *seen.skipped))

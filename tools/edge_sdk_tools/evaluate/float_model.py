@@ -19,14 +19,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk.core.frame import Detections, Image
 from edge_sdk.tasks.decoders import DECODERS
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.evaluate.model import Answer, Run, Subject
+from edge_sdk_tools.evaluate.average_precision import Boxes
+from edge_sdk_tools.evaluate.detection import match
+from edge_sdk_tools.evaluate.likeness import Objects
+from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
-from edge_sdk_tools.evaluate.predictions import Observed, observe
+from edge_sdk_tools.evaluate.predictions import Look, Observed, look_at, observe
 from edge_sdk_tools.evaluate.statistics import chance_of_gain, figure_of, resample
 from edge_sdk_tools.evaluate.tasks import TASKS
 
@@ -84,7 +87,8 @@ def _judged(observed: Observed) -> tuple[str, str]:
     if not isinstance(subject.spec, ModelSpec):
         return "", ""
     problem, by_labels = _problem(observed), TASKS[observed.task].doubt(observed) if is_labelled else ""
-    if not (problem or is_labelled) and (noise := _noise_in(subject, observed.dataset.spread(_MIRRORED_IMAGES))):
+    mirrored = observed.dataset.spread(_MIRRORED_IMAGES)
+    if not (problem or is_labelled) and (noise := _noise_in(subject, subject.spec, mirrored)):
         return noise, ""
     better = _better(subject, subject.spec, observed, is_blind=problem != "")
     if problem:
@@ -116,38 +120,13 @@ def _unsound(observed: Observed) -> str:
     return task.problem(observed, has_labels=observed.dataset.truths is not None)
 
 
-class _Classless(Subject):
-    """A detector whose objects have no class: an arrow to the left points to the right in a mirror image.
-
-    With `is_mirrored` it sees mirror images, and its boxes are mirrored back.
-    """
-
-    is_mirrored: bool = False
-
-    def open(self, confidence: float | None = None) -> Run:
-        run, is_mirrored = super().open(confidence), self.is_mirrored
-
-        def classless(image: Image) -> Answer:
-            answer = run(np.ascontiguousarray(image[:, ::-1]) if is_mirrored else image)
-            assert isinstance(answer.result, Detections)
-            left, top, right, bottom = answer.result.xyxy.T
-            if is_mirrored:
-                left, right = image.shape[1] - right, image.shape[1] - left
-            boxes, no_class = np.stack([left, top, right, bottom], axis=1), np.zeros_like(answer.result.class_id)
-            return Answer(msgspec.structs.replace(answer.result, xyxy=boxes, class_id=no_class), answer.outputs)
-
-        return classless
-
-
-def _noise_in(subject: Subject, images: Dataset) -> str:
+def _noise_in(subject: Subject, spec: ModelSpec, images: Dataset) -> str:
     """Return that a detector's objects are missing in mirror images, and the description that finds them; else "".
 
     Objects of noise are everywhere: a description with which the model finds more of them is none to recommend.
     """
-    spec, until = subject.spec, time.process_time() + _SECONDS
-    if not isinstance(spec, ModelSpec) or spec.task != "detection" or len(images) < _FEWEST_IMAGES:
-        return ""
-    own, count = _mirrored(subject, spec, images)
+    until = time.process_time() + _SECONDS
+    own, count = _mirrored(subject, spec, images) if len(images) >= _FEWEST_IMAGES else (1.0, 0)
     if own >= _TOO_FEW or count < _FEWEST_OBJECTS:
         return ""
     best, said = 0, ""
@@ -165,22 +144,37 @@ def _mirrored(subject: Subject, spec: ModelSpec, images: Dataset) -> tuple[float
     """Return the share of a detector's objects, 0-1, that are in the mirror image too, and the number of its objects.
 
     Half of the confidence is enough there: a right model's objects seldom disappear, but often fall below a threshold.
+    The class does not count: an arrow to the left points to the right there. Details of objects are not mirrored, so
+    that models that tell them, as those of other tasks, pass with a share of 1.
     """
+    if spec.task != "detection":
+        return 1.0, 0
     thresholds = msgspec.structs.replace(spec.thresholds, confidence=spec.thresholds.confidence / 2)
     half = msgspec.structs.replace(spec, thresholds=thresholds)
-    both = [
-        _Classless(subject.name, one, subject.labels, subject.session, subject.digest, is_mirrored=one is half)
-        for one in (spec, half)
-    ]
+
+    def open_worker() -> Look[tuple[int, int]]:
+        plain, other = (msgspec.structs.replace(subject, spec=one, memory=None).open() for one in (spec, half))
+
+        def look(_index: int, image: Image) -> tuple[int, int]:
+            found, mirrored = plain(image).result, other(np.ascontiguousarray(image[:, ::-1])).result
+            assert isinstance(found, Detections)
+            assert isinstance(mirrored, Detections)
+            back = mirrored.xyxy * [-1, 1, -1, 1] + [image.shape[1], 0, image.shape[1], 0]
+            matched = match(_classless(found, found.xyxy), _classless(mirrored, back[:, [2, 1, 0, 3]]))
+            return (0, 0) if Objects.found(found).detail else (len(matched), len(found))
+
+        return look
+
     try:
-        observed = observe(pair_up(both), images)
+        seen = look_at(images.images, open_worker).values
     except EdgeError:
         return 0.0, 0  # it cannot read the outputs
-    pairs = TASKS[spec.task].pairs(observed)
-    if pairs is None or any(record.between is not None for record in observed.records):
-        return 1.0, 0  # keypoints and masks are not mirrored, so that they would differ
-    count = int(pairs.student.sum())
-    return float((pairs.student & pairs.teacher).sum()) / max(count, 1), count
+    count = sum(found for _, found in seen)
+    return (sum(matched for matched, _ in seen) / count if count else 1.0), count
+
+
+def _classless(found: Detections, xyxy: NDArray[np.floating]) -> Boxes:
+    return Boxes(xyxy.astype(np.float64), found.confidence.astype(np.float64), np.zeros_like(found.class_id))
 
 
 class _Rival(msgspec.Struct, eq=False):
@@ -229,32 +223,23 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
             if not _is_sound(rival, subject, images):
                 rivals.remove(rival)
                 continue
-            mine = own[places[:end]]
-            more, before = (rival.evidence - mine)[:, which], float(mine[:, which].mean())
-            now = float(rival.evidence[:, which].mean())
-            is_right = float((rival.evidence - mine)[:, _LABELS].mean()) >= 0
-            gains = is_right and now > before * (1 + _GAIN) and chance_of_gain(more) <= _BY_CHANCE
-            if gains and (by_labels or _finds_enough(subject, rival.spec, dataset.picked(places[:end]))):
+            mine, now = own[places[:end]], float(rival.evidence[:, which].mean())
+            more, before = rival.evidence - mine, float(mine[:, which].mean())
+            gains = more[:, _LABELS].mean() >= 0 and now > before * (1 + _GAIN)
+            gains = gains and chance_of_gain(more[:, which]) <= _BY_CHANCE
+            share, count = 1.0, 0
+            if gains and not by_labels:
+                share, count = _mirrored(subject, rival.spec, dataset.picked(places[:end]))
+            if gains and share > _NEARLY_ALL and not 0 < count < _FEWEST_OBJECTS:
                 what = "the score of an image by its labels is" if which == _LABELS else TASKS[observed.task].certainty
                 instead = "" if is_blind else f" instead of {before:.2f}"
                 words = f"with {rival.lines} {what} {now:.2f} on average{instead}"
                 better.append((rival.is_sure and not is_blind, now, words))
-            elif chance_of_gain(-more) <= _LOST or (is_blind and now < _BLIND):
+            elif chance_of_gain(-more[:, which]) <= _LOST or (is_blind and now < _BLIND):
                 rivals.remove(rival)
         if better:
             return max(better)[2]
     return ""
-
-
-def _finds_enough(subject: Subject, spec: ModelSpec, images: Dataset) -> bool:
-    """Tell whether the model, described so, finds enough objects and finds them in mirror images too.
-
-    Only detectors are examined; every other task passes.
-    """
-    if spec.task != "detection":
-        return True
-    share, count = _mirrored(subject, spec, images)
-    return share > _NEARLY_ALL and not 0 < count < _FEWEST_OBJECTS
 
 
 def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
@@ -269,10 +254,12 @@ def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
 
 def _others(subject: Subject, spec: ModelSpec) -> Iterator[_Rival]:
     """Yield other descriptions of the same file, the one with red and blue exchanged first."""
-    given, inputs = spec.input, [spec.input]
-    exchanged = [_exchanged(given)] if given.color != "GRAY" else []
-    for changed in exchanged:
-        yield _Rival(f'color = "{changed.color}"', msgspec.structs.replace(spec, input=changed), is_sure=True)
+    inputs = [spec.input]
+    if spec.input.color != "GRAY":
+        color = "BGR" if spec.input.color == "RGB" else "RGB"
+        mean, std = spec.input.mean[::-1], spec.input.std[::-1]
+        inputs.append(msgspec.structs.replace(spec.input, color=color, mean=mean, std=std))
+        yield _Rival(f'color = "{color}"', msgspec.structs.replace(spec, input=inputs[1]), is_sure=True)
     shapes = [tuple(shape) for shape in subject.session.output_shapes]
     for decoder in DECODERS[spec.task].values():
         if decoder.name == spec.decoder or decoder.needs or spec.task == "classification":
@@ -283,20 +270,11 @@ def _others(subject: Subject, spec: ModelSpec) -> Iterator[_Rival]:
             continue  # it needs keys that are not there
         if decoder.is_likely(other, len(subject.labels), shapes):
             yield _Rival(f'decoder = "{decoder.name}"', other)
-    inputs += exchanged
-    for base in (given, *exchanged):
-        for mean, std in _NORMALISATIONS:
-            order = -1 if base.color == "BGR" else 1
-            changed = msgspec.structs.replace(
-                base, mean=mean[::order][: base.channels], std=std[::order][: base.channels]
-            )
-            if changed in inputs:
-                continue
-            color = "" if base is given else f'color = "{base.color}", '
-            lines = f"{color}mean = {list(changed.mean)} and std = {list(changed.std)}"
-            yield _Rival(lines, msgspec.structs.replace(spec, input=changed))
-
-
-def _exchanged(given: InputSpec) -> InputSpec:
-    color = "BGR" if given.color == "RGB" else "RGB"
-    return msgspec.structs.replace(given, color=color, mean=given.mean[::-1], std=given.std[::-1])
+    for base in inputs:
+        for usual in _NORMALISATIONS:
+            mean, std = (values[:: -1 if base.color == "BGR" else 1][: base.channels] for values in usual)
+            changed = msgspec.structs.replace(base, mean=mean, std=std)
+            if changed not in inputs:
+                line = "" if base is spec.input else f'color = "{base.color}", '
+                lines = f"{line}mean = {list(mean)} and std = {list(std)}"
+                yield _Rival(lines, msgspec.structs.replace(spec, input=changed))

@@ -19,7 +19,7 @@ import numpy as np
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import MANIFEST_FILE, Manifest
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
-from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError
+from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError, raising
 from edge_sdk.core.frame import Frame, Image, Inferred, Result, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
@@ -171,10 +171,8 @@ def open_subject(path: Path) -> Subject:
         return from_checked(spec.name, spec, check_model(spec, None))
     if is_file(path / MANIFEST_FILE):
         return _from_bundle(path)
-    try:
+    with raising(UsageError, f"{path}: cannot be read"):
         what = "neither a model.toml nor a bundle" if path.exists() else "no such file or folder"
-    except OSError as cause:
-        raise UsageError(f"{path}: cannot be read: {cause.strerror}") from cause
     raise UsageError(f"{path}: {what}, expected a model.toml (`edge-sdk init MODEL.onnx` writes one) or a NAME.edge")
 
 

@@ -25,7 +25,7 @@ from edge_sdk_tools.datasets.class_names import read_labels
 from edge_sdk_tools.importers import darknet_graph
 from edge_sdk_tools.importers.comparison import make_probes, observe, probe_images
 from edge_sdk_tools.importers.darknet_graph import EPSILON, Graph, Section, Weights
-from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, check_writable
+from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, check_writable, nearest_folder
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -112,9 +112,8 @@ scale_xy = {[head.scale_xy for head in graph.heads]}
 @contextlib.contextmanager
 def _written_to(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     """A folder whose files move to `folder` at the end, so that a failure leaves what was there."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryDirectory(prefix=".importing-", dir=there) as partial:
+        with tempfile.TemporaryDirectory(prefix=".importing-", dir=nearest_folder(folder)) as partial:
             yield Path(partial)
             folder.mkdir(parents=True, exist_ok=True)
             for name in names:

@@ -13,7 +13,7 @@ import hashlib
 import importlib.metadata
 import os
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -23,7 +23,7 @@ import numpy as np
 import edge_sdk
 import edge_sdk_tools
 from edge_sdk.core import errors
-from edge_sdk.core.errors import EdgeError, OutputError, typed_line
+from edge_sdk.core.errors import EdgeError, OutputError, raising, typed_line
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -193,9 +193,5 @@ class Store:
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.msgpack"
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as cause:
-            raise OutputError(f"{self._folder}: results cannot be kept: {cause.strerror or cause}") from cause
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return raising(OutputError, f"{self._folder}: results cannot be kept")
