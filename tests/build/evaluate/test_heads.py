@@ -534,7 +534,7 @@ def test_masks_are_counted_as_by_pycocotools(tmp_path: Path, decoder: str) -> No
     assert (figures["mask mAP50-95"], figures["mask mAP50"]) == pytest.approx(expected, abs=0.005)
     annotated[0]["segmentation"] = [[1, 2, 3]]
     warnings = evaluate(toml, _coco_file(tmp_path / "gap", annotated)).warnings
-    assert "which objects in 1 of 3 images lack, first in 0.png" in warnings[-1]
+    assert "which objects in 1 of 3 images lack, first in 0.png (its object 1)" in warnings[-1]
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])

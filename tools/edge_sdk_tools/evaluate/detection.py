@@ -121,11 +121,14 @@ class DetectionMetrics(TaskMetrics):
 
     def unmeasured(self, observed: Observed) -> str:
         """Return which mean average precision of the first model needs labels that some objects lack; else ""."""
-        images = zip(_all_boxes(observed, 0), observed.dataset.images.images, strict=True)
-        seen = [(boxes.detail, boxes.likeness, image.path.name) for boxes, image in images if boxes.detail is not None]
-        lacking = [(detail, name) for detail, likeness, name in seen if likeness is None]
+        seen = [(boxes.detail, boxes.likeness, i) for i, boxes in enumerate(_all_boxes(observed, 0)) if boxes.detail]
+        lacking = [(detail, index) for detail, likeness, index in seen if likeness is None]
         if lacking:
-            detail, first = lacking[0]
+            detail, index = lacking[0]
+            truth = (observed.dataset.truths or ())[index]
+            objects = enumerate(truth.objects, start=1) if isinstance(truth, BoxTruth) else ()
+            number = next((n for n, one in objects if getattr(one, detail.label) is None), 0)
+            first = observed.path(index).name + (f" (its object {number})" if number else "")
             lack = f"which objects in {len(lacking)} of {len(seen)} images lack, first in {first}"
             return f"{detail.name} mAP is not measured: it needs {detail.needs} for each labelled object, {lack}"
         no_points = [one.no_points for _, one, _ in seen if one is not None and one.no_points is not None]

@@ -18,7 +18,7 @@ from edge_sdk.core.frame import Result
 from edge_sdk.tasks.detection import entry_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Format
-from edge_sdk_tools.datasets.images import Skipped
+from edge_sdk_tools.datasets.images import Skipped, is_folder
 from edge_sdk_tools.evaluate.float_model import doubt_about
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
@@ -29,6 +29,7 @@ from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 ENOUGH_IMAGES = 25
 _DESCRIBED = 3
+_SPLITS = ("valid", "val", "test", "train")  # folders of a data set, each with images/ and labels/
 
 
 def warnings_about(observed: Observed) -> tuple[str, ...]:
@@ -138,9 +139,10 @@ def evaluate(
         raise UsageError(f"{model}: no images to measure on: give --data, or [data] evaluation in model.toml")
     dataset, calibrated = choose_images(subjects, data, max_images)
     if dataset.truths is None and reference is None:
+        split = next((path for name in _SPLITS if is_folder(path := data / name / "images")), None)
         raise UsageError(
-            f"{data}: no labels in it, so there is nothing to measure with: give labelled images (docs/data.md), or a "
-            "model to agree with: --reference model.toml"
+            f"{data}: no labels in it, so there is nothing to measure with: give {f'{split}, ' if split else ''}"
+            "labelled images (docs/data.md), or a model to agree with: --reference model.toml"
         )
     observed = observe(participants, dataset, lambda done: on_progress("evaluate", done, len(dataset)), jobs)
     found = summarise(observed, str(data), calibrated, on_progress)

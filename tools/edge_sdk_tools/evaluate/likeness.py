@@ -89,17 +89,15 @@ class Objects(NamedTuple):
         boxes, areas = LabelledBoxes.of(truth), [one.area_px for one in truth.objects]
         areas_px = None if None in areas else np.array(areas, np.float64)
         known = cls(boxes.boxes_xyxy, areas_px=areas_px, crowd=boxes.crowd)
-        if detail.field == "keypoints":
-            points = [one.keypoints for one in truth.objects if one.keypoints is not None]
-            if len(points) < len(truth.objects) or len(set(map(len, points))) > 1:
-                return known
-            return known._replace(keypoints=np.array(points or np.empty((0, 0, 3))))
-        outlines = [one.outline for one in truth.objects if one.outline is not None]
-        if len(outlines) < len(truth.objects):
+        details = [getattr(one, detail.label) for one in truth.objects]
+        if any(one is None for one in details):
             return known
+        if detail.field == "keypoints":
+            are_alike = len(set(map(len, details))) < 2
+            return known._replace(keypoints=np.array(details or np.empty((0, 0, 3)))) if are_alike else known
         if detail.field == "mask":
-            return known._replace(mask=lambda index: mask_of(outlines[index], size_wh))
-        corners = [cv2.boxPoints(cv2.minAreaRect(_hull_points(outline, size_wh))) for outline in outlines]
+            return known._replace(mask=lambda index: mask_of(details[index], size_wh))
+        corners = [cv2.boxPoints(cv2.minAreaRect(_hull_points(outline, size_wh))) for outline in details]
         return known._replace(corners=np.array(corners, np.float32).reshape(-1, 4, 2))
 
 
@@ -108,7 +106,7 @@ class Detail(NamedTuple):
 
     Attributes:
         name: its word in the names of metrics by labels: `mask` of `mask mAP50-95`.
-        field: where `Objects` has it.
+        field, label: where `Objects` and `LabelledObject` have it.
         needs: what a label must have, in words.
         agreement: name of the mean similarity of two models' matched objects.
         alike: (found, reference) -> similarity of each pair, float64 (N, M), 0-1; None where one side lacks the detail.
@@ -117,6 +115,7 @@ class Detail(NamedTuple):
 
     name: str
     field: str
+    label: str
     needs: str
     agreement: str
     alike: Callable[[Objects, Objects], NDArray[np.float64] | None]
@@ -325,7 +324,7 @@ def _common_area(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 DETAILS = (
-    Detail("pose", "keypoints", "keypoints", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
-    Detail("mask", "mask", "a mask or polygon", "masks of those matched (IoU)", _masks),
-    Detail("oriented", "corners", "a polygon", "oriented boxes of those matched (IoU)", _corners),
+    Detail("pose", "keypoints", "keypoints", "keypoints", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
+    Detail("mask", "mask", "outline", "a mask or polygon", "masks of those matched (IoU)", _masks),
+    Detail("oriented", "corners", "outline", "a polygon", "oriented boxes of those matched (IoU)", _corners),
 )
