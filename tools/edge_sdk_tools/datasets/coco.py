@@ -230,10 +230,7 @@ def _runs(mask: CocoRuns) -> Runs:
 
 
 def _lengths(text: str) -> list[int]:
-    """Return the run lengths of pycocotools' text: five bits a character from `0`, the lowest first.
-
-    The sixth bit says that more follow. From the fourth on, a number is the difference to the one two before it.
-    """
+    """Return the run lengths of pycocotools' text: five bits a character from `0`, the lowest first."""
     lengths, value, shift = list[int](), 0, 0
     for code in text.encode():
         bits = code - ord("0")
@@ -241,7 +238,7 @@ def _lengths(text: str) -> list[int]:
         shift += 5
         if shift > 40:
             raise ValueError
-        if not bits & 32:
+        if not bits & 32:  # or else more follow; from the fourth on a number is the difference to the one two before
             value -= (bits & 16) << (shift - 4)  # the highest bit is the sign
             lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
             value = shift = 0

@@ -157,13 +157,10 @@ _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
 def _folders(folder: Path, beside: str) -> tuple[Path, Path]:
-    """Return where the images are and where their labels or masks are, if they are there.
-
-    Usually both lie in `folder`. A folder `images`, or one below it, goes with the folder of the same path that has the
-    name `beside` in place of `images`.
-    """
+    """Return where the images are and where their labels or masks are, if they are there: usually both in `folder`."""
     parts = folder.absolute().parts
     if IMAGES in parts and not is_folder(folder / IMAGES):
+        # A folder `images`, or one below it, goes with that of the same path but for the name in its place.
         place = len(parts) - 1 - parts[::-1].index(IMAGES)
         return folder, Path(*parts[:place], beside, *parts[place + 1 :])
     return folder / IMAGES, folder / beside
@@ -236,15 +233,12 @@ def _rows(path: Path | None, names: ClassNames) -> list[_Row]:
 
 
 def _have_keypoints(values: Sequence[NDArray[np.float64]]) -> bool:
-    """Tell whether a data set's lines are boxes with keypoints, each with a third number 0, 1 or 2 for its visibility.
-
-    A polygon's points at the edges of its image look like it, but hardly those of all its polygons.
-    """
+    """Tell whether a data set's lines are boxes with keypoints, of three numbers each: the third, v, is 0, 1 or 2."""
     long = [one for one in values if len(one) > 4]
     given = len(long[0]) if long else 0
     if given % 3 != 1 or (given % 2 == 0 and given <= 10) or {len(one) for one in long} != {given}:
         return False
-    table = np.array(long)
+    table = np.array(long)  # of all: points of some polygons, at the edges of their images, look like it
     return bool(np.isin(table[:, 6::3], (0, 1, 2)).all() and table[:, 2:4].min() > 0)
 
 

@@ -66,10 +66,7 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
 
 
 def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
-    """Return the formats that are present.
-
-    Class folders are tried only where classes are wanted, because a folder `train` is also the name of a class of COCO.
-    """
+    """Return the formats that are present."""
     if not is_folder(path):
         if not is_file(path):
             raise DataError(f"{path}: no such folder, or .json of COCO")
@@ -77,6 +74,7 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
             hint = "; give the folder that its val: names" if path.suffix.lower() in (".yaml", ".yml") else ""
             raise DataError(f"{path}: is a file, expected a folder of images or the .json of COCO{hint}")
         return ["coco"]
+    # Class folders count only where classes are wanted: a folder `train` has the name of a class of COCO.
     return [
         name
         for name, known in FORMATS.items()

@@ -118,8 +118,6 @@ def _match(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Match each detection, at every threshold, with the free object that it overlaps most, or else an excused one.
 
-    A crowd takes any number of detections, everything else takes one.
-
     Returns `right` and `ignored`, bool (N, 10), of the detections, and `found`, bool (M, 10), of the objects.
     """
     count, objects = overlaps.shape
@@ -130,7 +128,7 @@ def _match(
     for index, overlap in enumerate(overlaps):
         if not (overlap >= thresholds[0]).any():
             continue
-        free = (overlap[:, None] >= thresholds) & (~taken | crowd[:, None])
+        free = (overlap[:, None] >= thresholds) & (~taken | crowd[:, None])  # a crowd takes any number
         right[index] = (free & ~excused[:, None]).any(axis=0)
         free &= ~(excused[:, None] & right[index])
         matched = free.any(axis=0)

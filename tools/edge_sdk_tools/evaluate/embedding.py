@@ -69,10 +69,7 @@ def _cosines(observed: Observed) -> NDArray[np.float64]:
 
 
 def _verified(vectors: NDArray[np.float64], truths: NDArray[np.int64], least: float) -> Statistic:
-    """Return the balanced accuracy of verification: pairs of one class have a cosine of at least `least`, others less.
-
-    `vectors` are float64 (N, D) of length 1, `truths` int64 (N,).
-    """
+    """Return the balanced accuracy of verification: pairs of a class have a cosine of at least `least`, others less."""
 
     def statistic(weights: Weights) -> NDArray[np.float64]:
         totals = np.zeros((4, len(weights)))

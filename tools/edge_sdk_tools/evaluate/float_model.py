@@ -121,10 +121,7 @@ def _unsound(observed: Observed) -> str:
 
 
 def _noise_in(subject: Subject, spec: ModelSpec, images: Dataset) -> str:
-    """Return that a detector's objects are missing in mirror images, and the description that finds them; else "".
-
-    Objects of noise are everywhere: a description with which the model finds more of them is none to recommend.
-    """
+    """Return that a detector's objects are missing in mirror images, and the description that finds them; else ""."""
     until = time.process_time() + _SECONDS
     own, count = _mirrored(subject, spec, images) if len(images) >= _FEWEST_IMAGES else (1.0, 0)
     if own >= _TOO_FEW or count < _FEWEST_OBJECTS:
@@ -132,6 +129,7 @@ def _noise_in(subject: Subject, spec: ModelSpec, images: Dataset) -> str:
     best, said = 0, ""
     for rival in _others(subject, spec):
         share, found = _mirrored(subject, rival.spec, images) if time.process_time() < until else (0.0, 0)
+        # Objects of noise are everywhere: a description with more of them is none to recommend.
         if share > _NEARLY_ALL and count >= found > max(best, _FEWEST_OBJECTS - 1):
             best, said = found, f"with {rival.lines} {share:.0%} of {found} are; correct model.toml, or give labels"
     return said and (

@@ -133,11 +133,6 @@ class Subject(msgspec.Struct, eq=False):
         return int(has_background(self.spec))
 
     @property
-    def classifier_labels(self) -> tuple[str, ...]:
-        """The labels of a classifier in output order; empty for models of other tasks."""
-        return self.labels if TRAITS[self.spec.task].is_of_whole_picture else ()
-
-    @property
     def class_labels(self) -> tuple[str, ...]:
         """The labels by class id, without the background."""
         return self.labels[self.background :]

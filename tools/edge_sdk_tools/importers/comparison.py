@@ -200,11 +200,8 @@ def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -
 
 
 def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what each value is measured with: the largest of the thinnest slice through it.
-
-    A detector's boxes in pixels and its scores of 0-1 often share one tensor; measured with the largest value of all,
-    every score would pass.
-    """
+    """Return what each value is measured with: the largest of the thinnest slice through it."""
+    # Boxes in pixels and scores of 0-1 often share one tensor; beside the largest value of all every score would pass.
     axes = [axis for axis, size in enumerate(magnitude.shape) if size > 1]
     if len(axes) < 2:
         return np.asarray(magnitude.max(initial=0.0))

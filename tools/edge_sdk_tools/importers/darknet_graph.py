@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -198,7 +198,7 @@ def _header_bytes(path: Path, start: bytes) -> int:
     return 20 if wide else 16
 
 
-COLORS = {1: "GRAY", 3: "RGB"}  # by the number of an input's channels
+COLORS: dict[int, Literal["GRAY", "RGB"]] = {1: "GRAY", 3: "RGB"}  # by the number of an input's channels
 _SIDE_PX = (8, 8192)  # what model.toml allows
 # Per-channel QDQ needs 13 at least; 17 is run by every ONNX Runtime that a target may name.
 _OPSET = 17
