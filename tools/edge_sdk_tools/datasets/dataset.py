@@ -51,11 +51,9 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class MaskTruth(Truth, frozen=True):
-    """The class of every pixel of an image, in a PNG of 8-bit grey levels or palette indices that `read` opens.
+    """The class of every pixel of an image, 0 to `class_count` - 1 or `IGNORE`, in a PNG of grey levels or a palette.
 
-    Attributes:
-        class_count: the number of classes; the PNG holds ids from 0 to `class_count` - 1, and `IGNORE`.
-        content: the PNG's bytes, for machines that do not have the file.
+    `content` holds its bytes for machines that do not have the file.
     """
 
     path: Path

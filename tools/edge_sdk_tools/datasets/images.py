@@ -186,8 +186,7 @@ FOREIGN_SUFFIXES = (
 
 def is_candidate(path: Path) -> bool:
     """Tell whether the name is that of an image, be it of a format that is read or not."""
-    suffix = path.suffix.lower()
-    return suffix in SUFFIXES or suffix in FOREIGN_SUFFIXES
+    return path.suffix.lower() in (*SUFFIXES, *FOREIGN_SUFFIXES)
 
 
 def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:

@@ -29,9 +29,7 @@ _CHUNK = 8_000_000  # numbers in an array: 64 MB
 class Boxes(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a detector found in one image, (N, 4), in its pixels, with confidences and class ids, (N,) each.
 
-    Attributes:
-        likeness: similarity of their details to those of the image's labelled objects; None where either has none.
-        detail: what the detector tells of objects beyond boxes; None if nothing.
+    With them is the `detail` that the detector tells of objects, and its `likeness` to that of the labelled ones.
     """
 
     boxes_xyxy: NDArray[np.float64]
@@ -140,11 +138,7 @@ def _match(
 
 
 class AveragePrecision:
-    """Average precision of one detector over N images, as a function of how often each image counts.
-
-    Attributes:
-        class_ids: int64 (K,), classes with a label in any image.
-    """
+    """Average precision of one detector over N images, as a function of how often each image counts."""
 
     def __init__(self, judged: Sequence[Judged]) -> None:
         images = np.repeat(np.arange(len(judged)), [len(j.confidences) for j in judged])
@@ -153,7 +147,7 @@ class AveragePrecision:
         right = np.concatenate([j.right for j in judged])
         counts = ~np.concatenate([j.ignored for j in judged])
         wanted = [j.wanted_class_ids for j in judged]
-        self.class_ids = np.unique(np.concatenate(wanted))
+        self.class_ids = np.unique(np.concatenate(wanted))  # int64 (K,), with a label in any image
         self._wanted = np.array([(ids == self.class_ids[:, None]).sum(axis=1) for ids in wanted], np.float64).T
         self._classes = []
         for class_id in self.class_ids:
@@ -214,10 +208,7 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
 
 
 def _reached_by(wanted: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return an exact table of how many of the 101 recalls each number of true positives of `wanted` objects reaches.
-
-    With it comes the place in the table of 0 true positives, int64 (B, 1).
-    """
+    """Return a table: how many of 101 recalls true positives reach; and where 0 of `wanted` is in it, int64 (B, 1)."""
     sizes, places = np.unique(wanted.astype(np.int64), return_inverse=True)
     tables = [np.searchsorted(_true_positives_for(size), np.arange(size + 1), side="right") for size in sizes]
     return np.concatenate(tables), (np.cumsum(sizes + 1) - sizes - 1)[places][:, None]

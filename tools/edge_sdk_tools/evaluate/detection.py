@@ -26,6 +26,7 @@ from edge_sdk_tools.evaluate.metrics import (
     calibration_error,
     first_name,
     other_classes,
+    too_sure,
     worst_images,
 )
 from edge_sdk_tools.evaluate.model import Answer
@@ -50,13 +51,11 @@ class DetectionMetrics(TaskMetrics):
         between = likeness_of(*(_confident(*one) for one in answers)) if len(answers) > 1 else None
         return tuple(_boxes(*one, truth) for one in answers), between
 
-    def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
-        """Return the highest confidence of the objects in each image."""
-        return np.array([boxes.confidences.max(initial=0.0) for boxes in _all_boxes(observed, 0)])
-
-    def problem(self, observed: Observed, *, has_labels: bool) -> str:
-        """Return why its answers cannot be right: most images empty, or boxes not decoded; else ""."""
-        boxes, count = _found_boxes(observed, 0), len(observed.records)
+    def problem(self, observed: Observed) -> str:
+        """Return why its answers cannot be right: confidences beyond 1, most images empty, raw boxes; else ""."""
+        boxes, count, has_labels = _found_boxes(observed, 0), len(observed.records), observed.dataset.truths is not None
+        if beyond := too_sure(np.concatenate([found.confidences for found in boxes]), count):
+            return beyond
         empty = sum(not len(found.confidences) for found in boxes)
         if empty > _NOTHING * count:
             least = observed.threshold()
@@ -220,8 +219,8 @@ def _all_boxes(observed: Observed, which: int) -> list[Boxes]:
 def _median_size(observed: Observed) -> float:
     """Return the median of the boxes' longer sides, as a share of the longer side of their image."""
     sizes = [
-        np.ptp(boxes.boxes_xyxy.reshape(-1, 2, 2), axis=1).max(axis=1) / max(record.size_wh)
-        for record, boxes in zip(observed.records, _all_boxes(observed, 0), strict=True)
+        np.ptp(boxes.boxes_xyxy.reshape(-1, 2, 2), axis=1).max(axis=1) / max(image.size_wh)
+        for image, boxes in zip(observed.dataset.images.images, _all_boxes(observed, 0), strict=True)
     ]
     return float(np.median(np.concatenate(sizes)))
 

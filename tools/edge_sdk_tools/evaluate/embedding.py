@@ -96,10 +96,8 @@ class GalleryMade(msgspec.Struct, frozen=True):
 def make_gallery(model: Path, folder: Path, output: Path, on_progress: OnProgress = silent) -> GalleryMade:
     """Write the vectors of all pictures in the subfolders of `folder` to an .npz; a subfolder's name names its vectors.
 
-    Raises:
-        UsageError: the model's task is not embedding; the file exists, or its name does not end in .npz.
-        DataError: no subfolder has a readable picture.
-        OutputError: the file cannot be written.
+    A UsageError says that the model's task is another one, that the file exists, or does not end in .npz; a DataError
+    that no subfolder has a readable picture, an OutputError that the file cannot be written.
     """
     if output.suffix != ".npz" or output.exists():
         raise UsageError(f"{output}: expected a new file whose name ends in .npz; nothing is overwritten")

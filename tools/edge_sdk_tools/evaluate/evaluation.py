@@ -105,7 +105,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def figure(self) -> Figure:
         """The figure that stands for a model: quality by labels, and without them agreement."""
-        return next(iter((*self.quality, *self.agreement)))
+        return (*self.quality, *self.agreement)[0]
 
 
 def evaluate(
@@ -120,13 +120,10 @@ def evaluate(
     """Measure a model.toml or a bundle on images, against their labels, against a reference, or against both.
 
     `data` is a folder of images, or a .json of COCO; by default model.toml's [data] evaluation. At most `max_images` of
-    it, evenly spread, are measured in `jobs` threads, by default one for each core.
-
-    Raises:
-        UsageError: there are no images, or neither labels nor a reference.
-        ModelError: a model cannot be loaded or read, or the two do not fit each other.
-        DataError: the images or their labels cannot be read, or all of them calibrated one of the models.
-        AccuracyGateError: the reference finds nothing on any image.
+    it, evenly spread, are measured in `jobs` threads, by default one for each core. A UsageError says that there are no
+    images, or neither labels nor a reference; a ModelError that a model cannot be loaded or read, or the two do not fit
+    each other; a DataError that images or labels cannot be read, or all of them calibrated one of the models; an
+    AccuracyGateError that the reference finds nothing on any image.
     """
     check_there(data)
     with one_step(on_progress, "load"):
@@ -153,9 +150,7 @@ def evaluate(
 def summarise(observed: Observed, data: str, calibrated: int = 0, on_progress: OnProgress = silent) -> Evaluation:
     """Compute all figures of what was observed: of one model, or of a model and its reference.
 
-    Raises:
-        AccuracyGateError: the reference finds nothing on any image.
-        DataError: nothing is labelled on any image.
+    An AccuracyGateError says that the reference finds nothing on any image, a DataError that nothing is labelled.
     """
     names = [p.subject.name for p in observed.participants]
     paired = len(names) == 2

@@ -36,7 +36,6 @@ from edge_sdk_tools.evaluate.tasks import TASKS
 _IMAGES = 64
 _ROUNDS = (4, 8, 16, 32, _IMAGES)  # images that have been used for other descriptions at the end of each round
 _BLIND = 0.02  # quality, 0-1, below which a model finds as good as nothing
-_SLACK = 0.01  # by which rounding may take a confidence above 1
 _SECONDS = 10.0  # of CPU time, for trying other descriptions
 _BY_CHANCE = 0.005  # highest p-value, in each round, at which another description counts as better
 _LOST = 0.1  # highest p-value at which another description counts as worse, and is given up
@@ -62,11 +61,9 @@ _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
 def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
     """Refuse a float model that sees nothing, and return a line for each doubt about one that sees something.
 
-    At most 64 of the images are used, with labels or without; they may calibrate the model later.
-
-    Raises:
-        ModelError: its confidences lie outside 0-1, it finds nothing on most images, or next to nothing of what is
-            labelled; the message names a usual description that fits better, if there is one.
+    At most 64 of the images are used, with labels or without; they may calibrate the model later. A ModelError says
+    that its confidences lie outside 0-1, or that it finds nothing on most images, or next to nothing of what is
+    labelled, and names a usual description that fits better, if there is one.
     """
     problem, doubt = _judged(observe(pair_up([fp32]), dataset.spread(_IMAGES)))
     if problem:
@@ -102,22 +99,13 @@ def _judged(observed: Observed) -> tuple[str, str]:
 def _problem(observed: Observed) -> str:
     """Return why a model's answers cannot be right, by labels if there are any; "" if they may be right."""
     count = len(observed.records)
-    problem = _unsound(observed)
+    problem = TASKS[observed.task].problem(observed)
     if observed.dataset.truths is not None and "confidences" not in problem:
         metric = TASKS[observed.task].quality(observed, 0)[0]
         value = float(metric.statistic(np.ones((1, count)))[0])
         if value < _BLIND and figure_of(metric, resample(count)).value.high < _BLIND:
             return f"on {count} labelled images its {metric.name} is {value:.2g}"
     return problem
-
-
-def _unsound(observed: Observed) -> str:
-    """Return why a model's answers cannot be right, as far as that shows without labels; "" if they may be right."""
-    task, count = TASKS[observed.task], len(observed.records)
-    strongest = task.strongest(observed)
-    if strongest is not None and strongest.max(initial=0.0) > 1 + _SLACK:
-        return f"its confidences reach {strongest.max():.3g} on {count} images, expected 0 to 1"
-    return task.problem(observed, has_labels=observed.dataset.truths is not None)
 
 
 def _noise_in(subject: Subject, spec: ModelSpec, images: Dataset) -> str:
@@ -141,12 +129,11 @@ def _noise_in(subject: Subject, spec: ModelSpec, images: Dataset) -> str:
 def _mirrored(subject: Subject, spec: ModelSpec, images: Dataset) -> tuple[float, int]:
     """Return the share of a detector's objects, 0-1, that are in the mirror image too, and the number of its objects.
 
-    Half of the confidence is enough there: a right model's objects seldom disappear, but often fall below a threshold.
-    The class does not count: an arrow to the left points to the right there. Details of objects are not mirrored, so
-    that models that tell them, as those of other tasks, pass with a share of 1.
+    Models of other tasks pass with a share of 1, and those that tell details of objects, which are not mirrored.
     """
     if spec.task != "detection":
         return 1.0, 0
+    # Half of the confidence is enough: a right model's objects seldom disappear, but often fall below a threshold.
     thresholds = msgspec.structs.replace(spec.thresholds, confidence=spec.thresholds.confidence / 2)
     half = msgspec.structs.replace(spec, thresholds=thresholds)
 
@@ -171,23 +158,17 @@ def _mirrored(subject: Subject, spec: ModelSpec, images: Dataset) -> tuple[float
     return (sum(matched for matched, _ in seen) / count if count else 1.0), count
 
 
-def _classless(found: Detections, xyxy: NDArray[np.floating]) -> Boxes:
+def _classless(found: Detections, xyxy: NDArray[np.floating]) -> Boxes:  # an arrow changes its class in a mirror
     return Boxes(xyxy.astype(np.float64), found.confidence.astype(np.float64), np.zeros_like(found.class_id))
 
 
 class _Rival(msgspec.Struct, eq=False):
-    """Another description of the same file: the lines of model.toml that differ, and the evidence for it so far.
-
-    Attributes:
-        is_sure: whether confidences are comparable with those of model.toml's own description. With other numbers they
-            are not: more contrast makes models surer.
-        evidence: float64 (N, 2), as `_evidence_of` has it.
-    """
+    """Another description of the same file: the lines of model.toml that differ, and the evidence for it so far."""
 
     lines: str
     spec: ModelSpec
-    is_sure: bool = False
-    evidence: NDArray[np.float64] = np.empty((0, 2))
+    is_sure: bool = False  # its confidences can be compared: other numbers make more contrast, and models surer
+    evidence: NDArray[np.float64] = np.empty((0, 2))  # as `_evidence_of` has it
 
 
 _LABELS, _CERTAINTY = 0, 1
@@ -247,7 +228,7 @@ def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
     except EdgeError:
         return False  # it cannot read the outputs
     rival.evidence = np.concatenate([rival.evidence, _evidence_of(observed)])
-    return not _unsound(observed)
+    return not TASKS[observed.task].problem(observed)
 
 
 def _others(subject: Subject, spec: ModelSpec) -> Iterator[_Rival]:

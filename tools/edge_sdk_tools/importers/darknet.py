@@ -157,7 +157,7 @@ def _convolve(section: Section, x: _Array, weights: Weights) -> _Array:
     """convolutional_layer.c and batchnorm_layer.c."""
     kernel, groups, size = weights.kernel, section.integer("groups", 1), section.integer("size", 1)
     pad = size // 2 if section.integer("pad", 0) else section.integer("padding", 0)
-    stride_y, stride_x = _strides(section)
+    stride_y, stride_x = section.strides()
     padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad)))
     height = (x.shape[1] + 2 * pad - size) // stride_y + 1
     width = (x.shape[2] + 2 * pad - size) // stride_x + 1
@@ -175,7 +175,7 @@ def _convolve(section: Section, x: _Array, weights: Weights) -> _Array:
 
 def _pool(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:
     """maxpool_layer.c; pixels beyond the picture do not count."""
-    strides = _strides(section)
+    strides = section.strides()
     size = section.integer("size", section.integer("stride", 1))
     padding = section.integer("padding", size - 1)
     places = [(side + padding - size) // step + 1 for side, step in zip(x.shape[1:], strides, strict=True)]
@@ -202,11 +202,6 @@ def _upsample(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:
 
 def _layer(section: Section, number: int, done: Sequence[_Array]) -> _Array:
     return done[section.index + number if number < 0 else number]
-
-
-def _strides(section: Section) -> tuple[int, int]:
-    stride = section.integer("stride", 1)
-    return section.integer("stride_y", stride), section.integer("stride_x", stride)
 
 
 def _activate(section: Section, x: _Array, default: str) -> _Array:
