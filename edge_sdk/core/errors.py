@@ -18,7 +18,7 @@ import stat
 import threading
 import traceback
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 
 LONGEST_LINE = 2000
@@ -278,6 +278,20 @@ def _held_back_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if interrupts:
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def raising(
+    error: Callable[[str], EdgeError], what: str, then: str = "", kinds: type[Exception] = OSError
+) -> Iterator[None]:
+    """Turn an exception of other code within the context into an error: `what`, its own line, and what comes `then`."""
+    try:
+        yield
+    except EdgeError:
+        raise
+    except kinds as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else None
+        raise error(f"{what}: {reason or first_line(cause)}{then}") from cause
 
 
 @contextlib.contextmanager

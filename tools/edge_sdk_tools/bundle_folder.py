@@ -35,7 +35,7 @@ from edge_sdk.bundle.manifest import (
 )
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
-from edge_sdk.core.errors import BundleError, OutputError, UsageError
+from edge_sdk.core.errors import BundleError, OutputError, UsageError, raising
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.sources.location import is_utf8
@@ -103,17 +103,16 @@ def replacing(folder: Path) -> Iterator[Path]:
     """
     folder = folder.absolute()
     partial, old = (folder.with_name(f".{folder.name}.{what}-{os.getpid()}") for what in ("partial", _OLD))
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        if folder.exists():
-            folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written: {cause.strerror or cause}") from cause
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with raising(OutputError, f"{folder}: cannot be written"):
+        try:
+            partial.mkdir(parents=True)
+            yield partial
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
@@ -179,11 +178,9 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     A UsageError says that `output` is something else than a bundle, or in no folder, an OutputError that the disk
     refuses.
     """
-    try:
+    with raising(OutputError, f"{output}: cannot be written", "; nothing was changed"):
         _refuse_other_things(output)
         partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.building-", dir=output.parent))
-    except OSError as cause:
-        raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
     try:
         with cleanup_guard(partial, output), _temporary_files_in(partial), interrupted_by_sigterm():
             yield BundleFolder(output, partial)

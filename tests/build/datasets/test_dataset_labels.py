@@ -174,11 +174,9 @@ def test_coco(tmp_path: Path) -> None:
     dataset = read_dataset(tmp_path, OBJECTS, "detection")
     assert dataset.format == "coco"
     first, second, third = dataset.truths
-    assert first.boxes_xyxy.tolist() == [[1.5, 2.25, 11.5, 22.25], [46, 1, 50, 1]]
-    assert (first.class_ids.tolist(), first.crowd.tolist(), first.relative) == ([1, 0], [False, False], False)
-    assert (second.class_ids.tolist(), second.crowd.tolist()) == ([0], [True])
-    assert (third.boxes_xyxy.shape, third.boxes_xyxy.dtype) == ((0, 4), np.float64)
-    assert first.in_pixels((480, 400)) is first
+    assert [one[:3] for one in first.objects] == [((1.5, 2.25, 11.5, 22.25), 1, False), ((46, 1, 50, 1), 0, False)]
+    assert [one[1:3] for one in second.objects] == [(0, True)]
+    assert third.objects == ()
 
 
 @pytest.mark.parametrize(
@@ -210,7 +208,7 @@ def test_ids_may_be_strings_and_sizes_left_out(tmp_path: Path) -> None:
     whole = _coco(images=images, annotations=[_annotation("one", 1, [1, 2, 3, 4])])
     (tmp_path / "a.json").write_text(json.dumps(whole))
     dataset = read_dataset(tmp_path, OBJECTS, "detection")
-    assert _boxes(dataset)["000.png"].class_ids.tolist() == [0]
+    assert [one.class_id for one in _boxes(dataset)["000.png"].objects] == [0]
     assert _skipped(dataset) == [("002.png", "listed in a.json and not there")]
 
 
@@ -240,25 +238,24 @@ def test_yolo(tmp_path: Path) -> None:
         dataset = read_dataset(tmp_path, OBJECTS, "detection")
         [truth] = dataset.truths
         assert dataset.format == "yolo"
-        assert truth.boxes_xyxy[0] == pytest.approx(box_xyxy, abs=1e-12)
-        assert (truth.class_ids.tolist(), truth.crowd.tolist(), truth.relative) == ([class_id, 0], [False] * 2, True)
-        assert truth.in_pixels((48, 40)).boxes_xyxy[0] == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40])
+        assert [one[1:3] for one in truth.objects] == [(class_id, False), (0, False)]
+        assert truth.objects[0].box_xyxy == pytest.approx(np.array(box_xyxy) * [48, 40, 48, 40], abs=1e-12)
 
 
 def test_yolo_lines_with_more_than_a_box(tmp_path: Path) -> None:
     write_pictures(tmp_path / "images", 1)
     for lines, keypoints, outlines, points in (
-        ("0 .5 .5 1 1 .2 .4 2 0 0 0 .3 .4 1", 0, None, [[48, 80, 1], [0, 0, 0], [72, 80, 1]]),
-        ("0 .5 .5 1 1 .2 .4 0 0", 2, None, [[48, 80, 1], [0, 0, 0]]),
-        ("0 .5 .5 1 1 .2 .4 .3 .4", 0, [[[120, 100], [240, 200], [48, 80], [72, 80]]], None),
-        ("0 .5 .5 1 1 .2 .4 .3 .4\n0 .5 .5 1 1", 0, None, None),
-        ("", 0, (), ()),
+        ("0 .5 .5 1 1 .2 .4 2 0 0 0 .3 .4 1", 0, [None], [[[9.6, 16, 1], [0, 0, 0], [14.4, 16, 1]]]),
+        ("0 .5 .5 1 1 .2 .4 0 0", 2, [None], [[[9.6, 16, 1], [0, 0, 0]]]),
+        ("0 .5 .5 1 1 .2 .4 .3 .4", 0, [[[[24, 20], [48, 40], [9.6, 16], [14.4, 16]]]], [None]),
+        ("0 .5 .5 1 1 .2 .4 .3 .4\n0 .5 .5 1 1", 0, [[[[24, 20], [48, 40], [9.6, 16], [14.4, 16]]], None], [None] * 2),
+        ("", 0, [], []),
     ):
         write_files(tmp_path, {"labels/000.txt": lines})
         [truth] = read_dataset(tmp_path, OBJECTS, "detection", keypoints=keypoints).truths
-        truth = truth.in_pixels((240, 200))
-        for got, expected in ((truth.outlines, outlines), (truth.keypoints, points)):
-            assert got == expected or got[0] == pytest.approx(np.array(expected))
+        for one, *expected in zip(truth.objects, outlines, points, strict=True):
+            for got, wanted in zip((one.outline, one.keypoints), expected, strict=True):
+                assert got is wanted or np.array(got) == pytest.approx(np.array(wanted))
 
 
 def test_yolo_labels_lie_as_their_images_do(tmp_path: Path) -> None:
@@ -270,7 +267,7 @@ def test_yolo_labels_lie_as_their_images_do(tmp_path: Path) -> None:
     assert _skipped(dataset) == [("000.txt", "no image of this name in images/")]
     for folder, more in (("", {"005.png": []}), ("images/val", {})):
         dataset = read_dataset(tmp_path / folder, OBJECTS, "detection")
-        found = {name: truth.class_ids.tolist() for name, truth in _boxes(dataset).items()}
+        found = {name: [one.class_id for one in truth.objects] for name, truth in _boxes(dataset).items()}
         assert found == {"000.png": [], "001.png": [2, 1]} | more
 
 

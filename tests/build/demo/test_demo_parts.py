@@ -108,7 +108,7 @@ def test_the_tally_follows_a_file_that_grows_in_pieces(tmp_path: Path) -> None:
         writer.write(data[-5:])
         assert counts.follow(reader)
         assert not counts.follow(reader)
-    assert (counts.frames, counts.people) == (1, 1)
+    assert (counts.frames, counts.people, counts.how_often) == (1, 1, "once in 1 frame")
 
 
 def test_what_is_shown() -> None:

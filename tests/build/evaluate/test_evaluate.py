@@ -151,12 +151,12 @@ def test_classes_are_compared_in_the_order_of_the_first_model(tmp_path: Path) ->
 def test_bad_input_is_named(tmp_path: Path) -> None:
     write_project(tmp_path / "project", pictures=0)
     write_labelled(tmp_path / "data", tiny.classifier(), 4)
-    write_pictures(tmp_path / "unlabelled", 2)
+    split = write_pictures(tmp_path / "unlabelled" / "valid" / "images", 2)
     (tmp_path / "empty").mkdir()
     for model, data, error, expected in (
         ("nowhere.toml", "data", EdgeError, "nowhere.toml: no such file"),
         ("project", "data", UsageError, "project: neither a model.toml nor a bundle"),
-        ("project/model.toml", "unlabelled", UsageError, "no labels in it, so there is nothing to measure with"),
+        ("project/model.toml", "unlabelled", UsageError, f"so there is nothing to measure with: give {split}, "),
         ("project/model.toml", "nowhere", DataError, "nowhere: no such folder"),
         ("project/model.toml", "empty", DataError, "empty: no images in it"),
     ):

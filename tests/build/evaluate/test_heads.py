@@ -25,8 +25,9 @@ from pycocotools import mask
 from edge_sdk.core.errors import DataError
 from edge_sdk.core.frame import Detections
 from edge_sdk.tasks.decoders import DECODERS
-from edge_sdk_tools.evaluate.average_precision import Boxes, LabelledBoxes
+from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.likeness import LabelledBoxes
 from edge_sdk_tools.evaluate.model import open_subject
 from tests.build.evaluate.test_metrics import coco_precision, pycocotools_of
 from tests.support.absent import Lazy
@@ -533,7 +534,7 @@ def test_masks_are_counted_as_by_pycocotools(tmp_path: Path, decoder: str) -> No
     assert (figures["mask mAP50-95"], figures["mask mAP50"]) == pytest.approx(expected, abs=0.005)
     annotated[0]["segmentation"] = [[1, 2, 3]]
     warnings = evaluate(toml, _coco_file(tmp_path / "gap", annotated)).warnings
-    assert "which objects in 1 of 3 images lack, first in 0.png" in warnings[-1]
+    assert "which objects in 1 of 3 images lack, first in 0.png (its object 1)" in warnings[-1]
 
 
 @pytest.mark.parametrize("decoder", ["yolov8_obb", "end_to_end_obb"])

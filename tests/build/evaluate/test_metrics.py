@@ -22,11 +22,11 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Detections, Frame, Geometry, Masks
 from edge_sdk_tools.distillation.gate import compared_classes, mcnemar
 from edge_sdk_tools.evaluate import statistics
-from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, LabelledBoxes, judge
+from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, judge
 from edge_sdk_tools.evaluate.classification import divergences, probabilities_of, restricted, softened
 from edge_sdk_tools.evaluate.detection import match
 from edge_sdk_tools.evaluate.evaluation import evaluate
-from edge_sdk_tools.evaluate.likeness import Objects, likeness_of, mask_of
+from edge_sdk_tools.evaluate.likeness import LabelledBoxes, Objects, likeness_of, mask_of
 from edge_sdk_tools.evaluate.metrics import CALIBRATION_BINS, Pairs, calibration_error
 from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.segmentation import overlap_of

@@ -223,10 +223,7 @@ def calibrate(model: VariantSpec, recipe: Recipe, images: ImageSet) -> Activatio
 
 
 def _resized(resized: Resized, first: VariantSpec, recipe: Recipe, images: ImageSet) -> tuple[ModelVariant, Session]:
-    """Make the first model's recipe with ranges of its own, as a smaller picture gives other activations.
-
-    Returns the variant, and the float model of its size to time it beside.
-    """
+    """Make the first model's recipe at another size, whose activations are others; with it FP32 to time it beside."""
     sized, checked = resized
     size = size_text(sized.input.size_wh)
     folder = Path(tempfile.mkdtemp(prefix=f"{size}-", dir=first.folder))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import first_line
+from edge_sdk.core.errors import raising
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.check.model_file import Weights
 from edge_sdk_tools.check.report import RefusedModelError
@@ -27,7 +28,10 @@ from edge_sdk_tools.graph.profile import register_extensions
 
 _QUIET = 4  # fatal only: what goes wrong becomes a finding
 _LOOPS_CPU_S = 10.0  # of one image, in a model whose loops may have no end
+_RUNTIME = f"ONNX Runtime {ort.__version__}"
 _TOLERANCE = 1e-4  # of the largest output: the same kernels in the same order differ by rounding only
+# onnxruntime's exceptions share no root of their own.
+_told_as = partial(raising, partial(RefusedModelError, next_step="export the model again"), kinds=Exception)
 
 
 def trial_run(proto: onnx.ModelProto, weights: Weights, values: Values) -> dict[str, Value]:
@@ -106,17 +110,13 @@ def _load(
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     model = proto.SerializeToString()
     register_extensions(options, model)
-    try:
+    with _told_as(f"{_RUNTIME} cannot load it"):
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise _failed("cannot load it", cause) from cause
 
 
 def _run(session: ort.InferenceSession, known: Weights, limit_s: float | None = None) -> list[NDArray[Any]]:
-    """Run a session on zeros for what is not known, which take no memory because nobody writes them.
-
-    A RefusedModelError says that it failed, or took more than `limit_s` seconds of CPU.
-    """
+    """Run a session; a RefusedModelError says that it failed, or took more than `limit_s` seconds of CPU."""
+    # Zeros, for what is not known, take no memory, because nobody writes them.
     feeds = {i.name: known.get(i.name, np.zeros(i.shape, np.float32)) for i in session.get_inputs()}
     run, ended = ort.RunOptions(), threading.Event()
 
@@ -127,15 +127,12 @@ def _run(session: ort.InferenceSession, known: Weights, limit_s: float | None = 
     if limit_s is not None:
         threading.Thread(target=watch, args=(time.process_time() + limit_s,), daemon=True).start()
     try:
-        return [np.asarray(array) for array in session.run(None, feeds, run)]
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own
+        with _told_as(f"{_RUNTIME} failed to run it"):
+            return [np.asarray(array) for array in session.run(None, feeds, run)]
+    except RefusedModelError as cause:
         if run.terminate:
             what = f"a model with a loop ran for {limit_s:g} s of CPU on one image and had not ended"
             raise RefusedModelError(what, "bound the number of rounds, and export the model again") from cause
-        raise _failed("failed to run it", cause) from cause
+        raise
     finally:
         ended.set()
-
-
-def _failed(what: str, cause: Exception) -> RefusedModelError:
-    return RefusedModelError(f"ONNX Runtime {ort.__version__} {what}: {first_line(cause)}", "export the model again")

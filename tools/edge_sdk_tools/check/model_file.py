@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk.bundle.model_file import Damaged, fields
-from edge_sdk.core.errors import ModelError
+from edge_sdk.core.errors import ModelError, raising
 from edge_sdk.core.files import open_regular
 from edge_sdk_tools.check.report import RefusedModelError
 from edge_sdk_tools.graph.index import element_count, initializers_of, nodes_of, replace_all
@@ -49,10 +50,8 @@ def read_opened(file: BufferedReader, room: int) -> bytes:
     if size > room:
         what = f"model and weights have {MOST_BYTES + size - room} bytes together, expected at most {MOST_BYTES}"
         raise RefusedModelError(what, "choose a smaller model")
-    try:
+    with raising(partial(RefusedModelError, next_step="copy it again"), "it cannot be read"):
         return file.read(size)  # not all the room: so much memory would be taken before anything is read
-    except OSError as cause:
-        raise RefusedModelError(f"it cannot be read: {cause.strerror}", "copy it again") from cause
 
 
 def read_external(folder: Path, file: str, room: int) -> bytes:
@@ -119,11 +118,7 @@ def put_weights(proto: onnx.ModelProto, weights: Weights) -> None:
 
 
 def _take_weights(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]) -> Weights:
-    """Take large initializers out of a model, in place; whatever else lies in other files is put into it.
-
-    Inputs of the same name, type and shape stand for them. Other initializers are no inputs any more, as files before
-    IR version 4 have them: ONNX Runtime folds no constant that a caller might replace.
-    """
+    """Put inputs in the place of large initializers, in place; whatever else lies in other files is put into it."""
     graph = proto.graph
     found = [(tensor, _large(tensor, folder, files)) for tensor in graph.initializer]
     weights = {tensor.name: array for tensor, array in found if array is not None}
@@ -135,6 +130,7 @@ def _take_weights(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes])
             del tensor.external_data[:]
     infos = [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in graph.initializer if t.name in weights]
     constants = {tensor.name for tensor in graph.initializer}
+    # Files before IR version 4 have inputs for all, and ONNX Runtime folds no constant that a caller might replace.
     replace_all(graph.input, [*(value for value in graph.input if value.name not in constants), *infos])
     replace_all(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in weights])
     return weights

@@ -19,7 +19,7 @@ import onnx.numpy_helper
 from onnx import TensorProto
 
 from edge_sdk.bundle.model_spec import InputSpec
-from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.errors import ModelError, first_line, raising
 from edge_sdk_tools.check.model_file import ModelFile
 from edge_sdk_tools.check.operators import KernelTable
 from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, TensorInfo, error, note, show_shape
@@ -79,11 +79,9 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Convert a model of a lower opset to `QUANTIZABLE_OPSET`; a RefusedModelError says that onnx cannot."""
     old = ("Upsample", "Resize") if opsets_of(proto)[""] <= 10 else ("Upsample",)
     resized = {node.output[0] for node in proto.graph.node if node.op_type in old}
-    try:
+    refuse = partial(RefusedModelError, next_step="export it with opset 17")
+    with raising(refuse, f"opset could not be raised to {QUANTIZABLE_OPSET}", kinds=Exception):  # C++ types too
         converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
-    except Exception as cause:  # the converter raises RuntimeError and its own C++ types alike
-        what = f"opset could not be raised to {QUANTIZABLE_OPSET}: {first_line(cause)}"
-        raise RefusedModelError(what, "export it with opset 17") from cause
     for node in converted.graph.node:
         if node.op_type == "Resize" and node.output[0] in resized:
             # What Upsample and Resize of opset 10 meant: onnx's converter leaves it at opset 11's other defaults.
@@ -101,11 +99,9 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not proto.functions:
         return proto
     defined = {(f.domain, f.name) for f in proto.functions}
-    try:
+    refuse = partial(RefusedModelError, next_step=_AGAIN)
+    with raising(refuse, "functions cannot be put in the place of their calls", kinds=Exception):  # C++ types too
         inlined = onnx.inliner.inline_local_functions(proto)
-    except Exception as cause:  # onnx raises its own C++ types, which share no root
-        what = f"functions cannot be put in the place of their calls: {first_line(cause)}"
-        raise RefusedModelError(what, _AGAIN) from cause
     left = next((n for n in nodes_of(inlined.graph.node) if (n.domain, n.op_type) in defined), None)
     if left is not None:
         raise RefusedModelError(

@@ -17,12 +17,12 @@ from edge_sdk.core.toml import shown
 from edge_sdk_tools.datasets.class_names import ClassNames
 from edge_sdk_tools.datasets.dataset import (
     MOST_POINTS,
+    BoxTruth,
     Found,
     Labelled,
     LabelledObject,
     Outline,
     Runs,
-    box_truth,
     listed_file,
 )
 from edge_sdk_tools.datasets.images import Skipped, is_folder
@@ -134,7 +134,7 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
             skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
             continue
         size_wh = (int(image.width), int(image.height)) if image.width and image.height else None
-        found.append(Found(file, box_truth(objects[image.id], relative=False), size_wh))
+        found.append(Found(file, BoxTruth(tuple(objects[image.id])), size_wh))
     if not found:
         searched = ", ".join(map(str, folders))
         where = f"none of its {len(skipped)} images is there, looked in {searched}; put them into one of these"
@@ -187,7 +187,7 @@ def _objects_by_image(coco: CocoFile, names: ClassNames, path: Path) -> dict[int
 
 
 def _keypoints(annotated: msgspec.Raw, count: int, where: str) -> NDArray[np.float64] | None:
-    """Return the keypoints of an annotation as in `BoxTruth`, `count` or, where that is 0, any; None without them."""
+    """Return an annotation's keypoints as `LabelledObject` has them, `count` or, if that is 0, any, or None."""
     try:
         values = np.array(msgspec.json.decode(annotated, type=list[float] | None) or (), np.float64)
     except msgspec.ValidationError:
@@ -230,10 +230,7 @@ def _runs(mask: CocoRuns) -> Runs:
 
 
 def _lengths(text: str) -> list[int]:
-    """Return the run lengths of pycocotools' text: five bits a character from `0`, the lowest first.
-
-    The sixth bit says that more follow. From the fourth on, a number is the difference to the one two before it.
-    """
+    """Return the run lengths of pycocotools' text: five bits a character from `0`, the lowest first."""
     lengths, value, shift = list[int](), 0, 0
     for code in text.encode():
         bits = code - ord("0")
@@ -241,7 +238,7 @@ def _lengths(text: str) -> list[int]:
         shift += 5
         if shift > 40:
             raise ValueError
-        if not bits & 32:
+        if not bits & 32:  # or else more follow; from the fourth on a number is the difference to the one two before
             value -= (bits & 16) << (shift - 4)  # the highest bit is the sign
             lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
             value = shift = 0

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.PngImagePlugin import PngImageFile
 
-from edge_sdk.core.errors import DataError
+from edge_sdk.core.errors import DataError, raising
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.core.toml import shown
 from edge_sdk_tools.datasets.images import (
@@ -51,11 +51,9 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class MaskTruth(Truth, frozen=True):
-    """The class of every pixel of an image, in a PNG of 8-bit grey levels or palette indices that `read` opens.
+    """The class of every pixel of an image, 0 to `class_count` - 1 or `IGNORE`, in a PNG of grey levels or a palette.
 
-    Attributes:
-        class_count: the number of classes; the PNG holds ids from 0 to `class_count` - 1, and `IGNORE`.
-        content: the PNG's bytes, for machines that do not have the file.
+    `content` holds its bytes for machines that do not have the file.
     """
 
     path: Path
@@ -66,10 +64,8 @@ class MaskTruth(Truth, frozen=True):
         """Return the file's bytes."""
         if self.content is not None:
             return self.content
-        try:
+        with raising(DataError, f"{self.path}: mask cannot be read"):
             return read_regular(self.path, _MOST_BYTES)
-        except OSError as cause:
-            raise DataError(f"{self.path}: mask cannot be read: {cause.strerror}") from cause
 
     def read(self) -> NDArray[np.uint8]:
         """Return the mask as uint8 (H, W): class ids, and `IGNORE`."""
@@ -89,11 +85,8 @@ class MaskTruth(Truth, frozen=True):
 
 def mask_size(path: Path) -> tuple[int, int]:
     """Return the width and height of a mask in pixels, from the header of its PNG."""
-    try:
-        with open_regular(path) as file:
-            head = file.read(_HEADER.size)
-    except OSError as cause:
-        raise DataError(f"{path}: mask cannot be read: {cause.strerror}") from cause
+    with raising(DataError, f"{path}: mask cannot be read"), open_regular(path) as file:
+        head = file.read(_HEADER.size)
     return _size_of(head, path)
 
 
@@ -132,74 +125,50 @@ Outline: TypeAlias = tuple[NDArray[np.float64], ...] | Runs
 """What an object fills: the polygons of its parts, float64 (points, 2) each, or a mask."""
 
 
-class BoxTruth(Truth, frozen=True, eq=False):
-    """The objects in one image; N may be 0.
+class LabelledObject(NamedTuple):
+    """One object.
 
     Attributes:
-        boxes_xyxy: float64 (N, 4).
-        class_ids: int64 (N,), line numbers in the labels file, from 0.
-        crowd: bool (N,), whether a box is around many objects. By COCO's rules a detector need not find such a box, and
+        class_id: line number in the labels file, from 0.
+        is_crowd: whether the box is around many objects. By COCO's rules a detector need not find such a box, and
             detections in it do not count as wrong.
-        relative: whether all coordinates are fractions of the image's width and height, 0-1; else they are pixels.
-        outlines: what each object fills; None where that is not labelled for every object. `Runs` are never relative.
-        keypoints: those of each object, float64 (K, 3): x, y, and 1 for a labelled point, else 0; None as for outlines.
-        areas_px: float64 (N,), what each object fills of its box by its label; None where that is not labelled.
+        outline: what the object fills; None if that is not labelled.
+        keypoints: float64 (K, 3), x, y, and 1 for a labelled point, else 0; None if they are not labelled.
+        area_px: what the object fills of its box by its label; None if that is not labelled.
     """
-
-    boxes_xyxy: NDArray[np.float64]
-    class_ids: NDArray[np.int64]
-    crowd: NDArray[np.bool_]
-    relative: bool
-    outlines: tuple[Outline, ...] | None = None
-    keypoints: tuple[NDArray[np.float64], ...] | None = None
-    areas_px: NDArray[np.float64] | None = None
-
-    def in_pixels(self, size_wh: tuple[int, int]) -> BoxTruth:
-        """Return the same objects in pixels of the image, not clipped."""
-        if not self.relative:
-            return self
-        sides, outlines, keypoints = np.array(size_wh, np.float64), self.outlines, self.keypoints
-        return msgspec.structs.replace(
-            self,
-            boxes_xyxy=self.boxes_xyxy * np.tile(sides, 2),
-            relative=False,
-            outlines=None if outlines is None else tuple(tuple(part * sides for part in of) for of in outlines),
-            keypoints=None if keypoints is None else tuple(points * [*sides, 1] for points in keypoints),
-        )
-
-
-class LabelledObject(NamedTuple):
-    """One object; its box may be around many (`is_crowd`). Outline, keypoints and area are as in `BoxTruth`."""
 
     box_xyxy: tuple[float, ...]
     class_id: int
     is_crowd: bool = False
     outline: Outline | None = None
     keypoints: NDArray[np.float64] | None = None
-    area: float | None = None
+    area_px: float | None = None
 
 
-def box_truth(objects: Sequence[LabelledObject], *, relative: bool) -> BoxTruth:
-    """Return the objects of one image as their truth, with the outlines, keypoints or areas that all of them have."""
-    outlines = tuple(one.outline for one in objects if one.outline is not None)
-    keypoints = tuple(one.keypoints for one in objects if one.keypoints is not None)
-    areas = [one.area for one in objects]
-    are_alike = len(keypoints) == len(objects) and len(set(map(len, keypoints))) < 2
-    return BoxTruth(
-        np.array([one.box_xyxy for one in objects], np.float64).reshape(-1, 4),
-        np.array([one.class_id for one in objects], np.int64),
-        np.array([one.is_crowd for one in objects], np.bool_),
-        relative,
-        outlines if len(outlines) == len(objects) else None,
-        keypoints if are_alike else None,
-        None if None in areas else np.array(areas, np.float64),
-    )
+class BoxTruth(Truth, frozen=True, eq=False):
+    """The objects in one image, in its pixels; a reader may give them in parts of its sides, 0-1 (`is_relative`)."""
+
+    objects: tuple[LabelledObject, ...]
+    is_relative: bool = False
+
+    def in_pixels(self, size_wh: tuple[int, int]) -> BoxTruth:
+        """Return the same objects in pixels of the image, not clipped."""
+        if not self.is_relative:
+            return self
+        sides, objects = np.array(size_wh, np.float64), []
+        for one in self.objects:
+            box, outline = tuple((np.array(one.box_xyxy) * np.tile(sides, 2)).tolist()), one.outline
+            if outline is not None and not isinstance(outline, Runs):
+                outline = tuple(part * sides for part in outline)
+            points = None if one.keypoints is None else one.keypoints * [*sides, 1]
+            objects.append(one._replace(box_xyxy=box, outline=outline, keypoints=points))
+        return BoxTruth(tuple(objects))
 
 
 def same_truth(a: Truth | None, b: Truth | None) -> bool:
     """Tell whether two truths are equal; the order of boxes counts, and masks are compared by their files' bytes."""
     if isinstance(a, BoxTruth) and isinstance(b, BoxTruth):
-        return _equal(msgspec.structs.astuple(a), msgspec.structs.astuple(b))
+        return _equal(a.objects, b.objects)
     if isinstance(a, MaskTruth) and isinstance(b, MaskTruth):
         return a.data() == b.data()
     return a == b
@@ -270,7 +239,7 @@ class Dataset(msgspec.Struct, frozen=True):
 
 def _classes_of(truth: Truth | None) -> set[int]:
     if isinstance(truth, BoxTruth):
-        return {int(class_id) for class_id in truth.class_ids}
+        return {one.class_id for one in truth.objects}
     return {truth.class_id} if isinstance(truth, ClassTruth) else set()
 
 
@@ -331,7 +300,8 @@ def gather(found: Iterable[Found], kind: Format = "images", *, decode: bool) -> 
         else:
             kept[image.sha256] = image, item.truth
     images = ImageSet(tuple(image for image, _ in kept.values()), tuple(skipped))
-    truths = tuple(truth for _, truth in kept.values() if truth is not None)
+    pairs = [(image, truth) for image, truth in kept.values() if truth is not None]
+    truths = tuple(of.in_pixels(image.size_wh) if isinstance(of, BoxTruth) else of for image, of in pairs)
     return Dataset(images, None if kind == "images" else truths, kind, duplicates, conflicts)
 
 

@@ -24,6 +24,7 @@ from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, names
 from edge_sdk_tools.datasets.coco import coco_files, read_coco
 from edge_sdk_tools.datasets.dataset import (
     MOST_POINTS,
+    BoxTruth,
     ClassTruth,
     Format,
     Found,
@@ -32,7 +33,6 @@ from edge_sdk_tools.datasets.dataset import (
     MaskTruth,
     Runs,
     Truth,
-    box_truth,
     listed_file,
     mask_size,
 )
@@ -157,13 +157,10 @@ _LIST_OF_CLASSES = "classes.txt"  # annotation tools leave it among the labels
 
 
 def _folders(folder: Path, beside: str) -> tuple[Path, Path]:
-    """Return where the images are and where their labels or masks are, if they are there.
-
-    Usually both lie in `folder`. A folder `images`, or one below it, goes with the folder of the same path that has the
-    name `beside` in place of `images`.
-    """
+    """Return where the images are and where their labels or masks are, if they are there: usually both in `folder`."""
     parts = folder.absolute().parts
     if IMAGES in parts and not is_folder(folder / IMAGES):
+        # A folder `images`, or one below it, goes with that of the same path but for the name in its place.
         place = len(parts) - 1 - parts[::-1].index(IMAGES)
         return folder, Path(*parts[:place], beside, *parts[place + 1 :])
     return folder / IMAGES, folder / beside
@@ -188,16 +185,16 @@ def read_yolo(folder: Path, names: ClassNames) -> Labelled:
         raise DataError(f"{folder}: none of {len(lonely)} files in {LABELS}/ belongs to an image, {expected}")
     rows = [_rows(label, names) for _, label in pairs]
     has_keypoints = not names.keypoints and _have_keypoints([row.values for of in rows for row in of])
-    truths = [box_truth([_object(row, names, has_keypoints=has_keypoints) for row in of], relative=True) for of in rows]
-    filled = [outline for truth in truths for outline in truth.outlines or ()]
-    outlines = [outline[0] for outline in filled if not isinstance(outline, Runs)]
+    objects = [tuple(_object(row, names, has_keypoints=has_keypoints) for row in of) for of in rows]
+    filled = [one.outline for of in objects for one in of]
+    outlines = [outline[0] for outline in filled if outline is not None and not isinstance(outline, Runs)]
     if len(outlines) >= _ENOUGH and _are_boxes_with_keypoints(outlines):
         raise DataError(
             f"{folder}: each of {len(outlines)} objects has {outlines[0].size} numbers behind its class, which are no "
             "polygon but a box around its keypoints; keep the first five numbers of each line, or give the model's "
             "detection.keypoints in model.toml"
         )
-    found = [Found(path, truth) for (path, _), truth in zip(pairs, truths, strict=True)]
+    found = [Found(path, BoxTruth(of, is_relative=True)) for (path, _), of in zip(pairs, objects, strict=True)]
     return Labelled(found, tuple(one for one in lonely if one.path.name != _LIST_OF_CLASSES))
 
 
@@ -236,15 +233,12 @@ def _rows(path: Path | None, names: ClassNames) -> list[_Row]:
 
 
 def _have_keypoints(values: Sequence[NDArray[np.float64]]) -> bool:
-    """Tell whether a data set's lines are boxes with keypoints, each with a third number 0, 1 or 2 for its visibility.
-
-    A polygon's points at the edges of its image look like it, but hardly those of all its polygons.
-    """
+    """Tell whether a data set's lines are boxes with keypoints, of three numbers each: the third, v, is 0, 1 or 2."""
     long = [one for one in values if len(one) > 4]
     given = len(long[0]) if long else 0
     if given % 3 != 1 or (given % 2 == 0 and given <= 10) or {len(one) for one in long} != {given}:
         return False
-    table = np.array(long)
+    table = np.array(long)  # of all: points of some polygons, at the edges of their images, look like it
     return bool(np.isin(table[:, 6::3], (0, 1, 2)).all() and table[:, 2:4].min() > 0)
 
 

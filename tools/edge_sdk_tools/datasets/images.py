@@ -27,7 +27,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from edge_sdk.core.errors import DataError
+from edge_sdk.core.errors import DataError, raising
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.frame import Image
 from edge_sdk.sources.opencv import MAX_READ_PX, set_up_opencv
@@ -108,10 +108,8 @@ class ImageFile(msgspec.Struct, frozen=True):
         """Return the file's bytes."""
         if self.content is not None:
             return self.content
-        try:
+        with raising(DataError, f"{self.path}: cannot be read any more"):
             return read_regular(self.path, MAX_BYTES)
-        except OSError as cause:
-            raise DataError(f"{self.path}: cannot be read any more: {cause.strerror}") from cause
 
     def read(self) -> Image:
         """Return the picture as uint8 (H, W, 3), BGR, turned as EXIF says."""
@@ -188,8 +186,7 @@ FOREIGN_SUFFIXES = (
 
 def is_candidate(path: Path) -> bool:
     """Tell whether the name is that of an image, be it of a format that is read or not."""
-    suffix = path.suffix.lower()
-    return suffix in SUFFIXES or suffix in FOREIGN_SUFFIXES
+    return path.suffix.lower() in (*SUFFIXES, *FOREIGN_SUFFIXES)
 
 
 def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:

@@ -32,10 +32,7 @@ def read_dataset(
 
     `labels` are the model's in output order, with the background where `background_class` says that there is one, and
     must fit the dataset, as the task and the number of `keypoints` must. Images are not decoded, so reading one may
-    still show that it is damaged.
-
-    Raises:
-        DataError: the dataset is invalid or has no usable image; the message names file, line and what was expected.
+    still show that it is damaged. A DataError says with file and line what is invalid, or that no image is usable.
     """
     names = ClassNames(labels, background_class=background_class, keypoints=keypoints)
     chosen = _choose(path, names, task)
@@ -66,10 +63,7 @@ def _choose(path: Path, names: ClassNames, task: Task) -> Format:
 
 
 def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
-    """Return the formats that are present.
-
-    Class folders are tried only where classes are wanted, because a folder `train` is also the name of a class of COCO.
-    """
+    """Return the formats that are present."""
     if not is_folder(path):
         if not is_file(path):
             raise DataError(f"{path}: no such folder, or .json of COCO")
@@ -77,6 +71,7 @@ def _formats(path: Path, names: ClassNames, task: Task) -> list[Format]:
             hint = "; give the folder that its val: names" if path.suffix.lower() in (".yaml", ".yml") else ""
             raise DataError(f"{path}: is a file, expected a folder of images or the .json of COCO{hint}")
         return ["coco"]
+    # Class folders count only where classes are wanted: a folder `train` has the name of a class of COCO.
     return [
         name
         for name, known in FORMATS.items()
@@ -122,11 +117,8 @@ def split_images(
     """Choose images from the given folders, or else from those in model.toml.
 
     Without evaluation images every second of the calibration images measures where they have labels, class by class,
-    and else every fourth. Of `ENOUGH_TO_SPLIT` images that measure, half make the claim.
-
-    Raises:
-        UsageError: no calibration images are given.
-        DataError: there are too few images, or every evaluation image is a calibration image too.
+    and else every fourth. Of `ENOUGH_TO_SPLIT` images that measure, half make the claim. A UsageError says that no
+    calibration images are given, a DataError that there are too few, or that every evaluation image calibrates too.
     """
     warnings: list[str] = []
     calibration = calibration or ([Path(spec.data.calibration)] if spec.data.calibration else [])

@@ -26,7 +26,7 @@ from typing import Any, TextIO
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from edge_sdk.core.errors import MissingDependencyError, PublishError
+from edge_sdk.core.errors import MissingDependencyError, PublishError, raising
 from edge_sdk_tools.packages import last_words
 
 HOST = "127.0.0.1"
@@ -110,10 +110,8 @@ def subscribed(port: int, messages: Path) -> Iterator[None]:
     client.on_subscribe = lambda *_: accepted.set()
     with messages.open("a", encoding="utf-8") as file:
         client.on_message = lambda _client, _userdata, message: _append(file, message)
-        try:
+        with raising(PublishError, "the demo's subscriber cannot connect"):
             client.connect(HOST, port)
-        except OSError as cause:
-            raise PublishError(f"the demo's subscriber cannot connect: {cause.strerror or cause}") from cause
         client.loop_start()
         try:
             if not accepted.wait(_SUBSCRIBE_S):

@@ -19,7 +19,7 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import DataError, EdgeError, IncompatibleError, OutputError
+from edge_sdk.core.errors import DataError, EdgeError, IncompatibleError, OutputError, raising
 from edge_sdk.core.frame import Detections, Frame, Image
 from edge_sdk.tasks.detection import DetectionMessage
 from edge_sdk_tools.build.pipeline import build
@@ -164,15 +164,14 @@ def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundl
     if found := _open(folder):
         return found
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-    try:
-        _build(media, target, partial, on_progress)
-        if not _open(folder):  # another demo was faster
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
-    except OSError as cause:
-        raise OutputError(f"{folder}: the cache cannot be written: {cause.strerror or cause}") from cause
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with raising(OutputError, f"{folder}: the cache cannot be written"):
+        try:
+            _build(media, target, partial, on_progress)
+            if not _open(folder):  # another demo was faster
+                shutil.rmtree(folder, ignore_errors=True)
+                partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     built = _open(folder)
     if built is None:
         raise OutputError(f"{folder}: what was built is not there any more; run the demo again")

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.errors import EdgeError, OutputError, PublishError
+from edge_sdk.core.logs import counted
 from edge_sdk.tasks.detection import DetectionMessage
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm, replacing
 from edge_sdk_tools.demo.broker import HOST, PROTOCOL, child, last_line, running_broker, subscribed, wait_until_quiet
@@ -93,6 +94,11 @@ class MessageCounts:
         return self._last_seq + 1 - self.frames
 
     @property
+    def how_often(self) -> str:
+        """How often a person was seen, in words."""
+        return f"{'once' if self.people == 1 else f'{self.people} times'} in {counted(self.frames, 'frame')}"
+
+    @property
     def age(self) -> Percentiles | None:
         """Capture to outbox; None before the first result."""
         return _percentiles(self._ages_ms)
@@ -148,15 +154,15 @@ class Show:
         """Show the counts while they grow, at most every two seconds."""
         if time.monotonic() >= self._next_s and counts.frames:
             self._next_s = time.monotonic() + _LINE_EVERY_S
-            seen = f"people: {counts.now} now; seen {counts.people} times in {counts.frames} frames"
+            seen = f"people: {counts.now} now; seen {counts.how_often}"
             self.tell(f"{seen}; frames dropped: {counts.dropped}; {latency_line(counts)}")
 
     def close(self, counts: MessageCounts, folder: Path) -> None:
         """Say what was found, how fast, and where the files are."""
         most = counts.best.people if counts.best else 0
-        best = f"frame {counts.best.message.seq}, {most} people" if counts.best else "no result"
-        seen = f"saw a person {counts.people} times in {counts.frames} frames, at most {most} at once"
-        self.step(f"{seen}; frames dropped: {counts.dropped}")
+        people = "1 person" if most == 1 else f"{most} people"
+        best = f"frame {counts.best.message.seq}, {people}" if counts.best else "no result"
+        self.step(f"saw a person {counts.how_often}, at most {most} at once; frames dropped: {counts.dropped}")
         self.step(latency_line(counts))
         self.step(f"the files are in {folder}:")
         self.tell(f"annotated.jpg     {best}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.manifest import Distillation, Manifest
 from edge_sdk.bundle.model_spec import Gates, ModelSpec, load_model_spec
-from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError, UsageError
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError, UsageError, raising
 from edge_sdk.core.files import open_regular
 from edge_sdk.tasks.spec import TRAITS, TaskSpec
 from edge_sdk_tools.check.gate import CheckedModel
@@ -281,7 +281,8 @@ def check_student(
 def _teacher_warnings(participants: Sequence[Participant], evaluation: Evaluation) -> tuple[str, ...]:
     """Return a warning where teacher and student are the same model, or the teacher is far worse than its student."""
     student, teacher = (p.subject for p in participants)
-    if student.is_same_as(teacher):
+    mine, theirs = ((one.digest, one.labels, one.spec.input, one.spec.decoder) for one in (student, teacher))
+    if mine == theirs:
         return (f"{student.name} and {teacher.name} are the very same model: a student is never worse than itself",)
     difference = evaluation.quality[0].difference if evaluation.quality else None
     if difference is None or 100 * difference.low < _FAR_BELOW_POINTS:
@@ -341,17 +342,15 @@ def check_distillation(
         )
     its = teacher.spec
     file = Path(named.model, its.variants[0].file) if isinstance(its, Manifest) else Path(its.model)
-    try:
+    with raising(ModelError, f"{file}: cannot be read any more"):
         open_regular(file).close()  # libraries would wait at a pipe that has taken its place
-    except OSError as cause:
-        raise ModelError(f"{file}: cannot be read any more: {cause.strerror}") from cause
     tensors = [np.zeros(one.session.input_shape, one.session.input_dtype) for one in (teacher, student)]
     theirs_ms, own_ms = interleaved_latency_ms(
         [lambda: teacher.session.run(tensors[0]), lambda: student.session.run(tensors[1])],
         lambda done, total: on_progress("measure latency", done, total),
     )
     verdict, quality = report.verdict, report.evaluation.quality
-    figure = next(iter((*quality, *report.evaluation.agreement)))
+    figure = report.evaluation.figure
     promise = Distillation(
         teacher=teacher.name,
         teacher_sha256=teacher.digest,

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.likeness import MATCH, MAX_DETECTIONS, Detail, Likeness, box_overlaps
+from edge_sdk_tools.evaluate.likeness import MATCH, MAX_DETECTIONS, Detail, LabelledBoxes, Likeness, box_overlaps
 from edge_sdk_tools.evaluate.statistics import Statistic, Weights, quotient
 
 IOUS = np.linspace(MATCH, 0.95, 10)
@@ -29,9 +29,7 @@ _CHUNK = 8_000_000  # numbers in an array: 64 MB
 class Boxes(msgspec.Struct, frozen=True, eq=False):
     """Boxes that a detector found in one image, (N, 4), in its pixels, with confidences and class ids, (N,) each.
 
-    Attributes:
-        likeness: similarity of their details to those of the image's labelled objects; None where either has none.
-        detail: what the detector tells of objects beyond boxes; None if nothing.
+    With them is the `detail` that the detector tells of objects, and its `likeness` to that of the labelled ones.
     """
 
     boxes_xyxy: NDArray[np.float64]
@@ -45,21 +43,6 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
         keep = self.confidences >= confidence
         likeness = self.likeness and self.likeness._replace(values=self.likeness.values[keep])
         return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep], likeness, self.detail)
-
-
-class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
-    """Labelled boxes of one image, (M, 4), in its pixels, with their class ids, (M,).
-
-    Attributes:
-        crowd: bool (M,), whether the box is a crowd: detections in it count as neither right nor wrong.
-        no_points: bool (M,), whether no keypoint of the object is labelled: by keypoints it need not be found, and one
-            detection that is like it counts as neither right nor wrong; None where there are no keypoints.
-    """
-
-    boxes_xyxy: NDArray[np.float64]
-    class_ids: NDArray[np.int64]
-    crowd: NDArray[np.bool_]
-    no_points: NDArray[np.bool_] | None = None
 
 
 class Judged(msgspec.Struct, frozen=True, eq=False):
@@ -103,8 +86,8 @@ def judge(boxes: Boxes, labelled: LabelledBoxes, likeness: Likeness | None = Non
         overlaps, most = box_overlaps(boxes.boxes_xyxy, labelled.boxes_xyxy, labelled.crowd), MAX_DETECTIONS
     else:
         overlaps, most = likeness.values, likeness.detail.most
-        if labelled.no_points is not None and likeness.detail.field == "keypoints":
-            excused = excused | labelled.no_points
+        if likeness.no_points is not None:
+            excused = excused | likeness.no_points
     order = _strongest(boxes, most)
     class_ids = boxes.class_ids[order]
     right = np.zeros((len(order), len(IOUS)), np.bool_)
@@ -133,8 +116,6 @@ def _match(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Match each detection, at every threshold, with the free object that it overlaps most, or else an excused one.
 
-    A crowd takes any number of detections, everything else takes one.
-
     Returns `right` and `ignored`, bool (N, 10), of the detections, and `found`, bool (M, 10), of the objects.
     """
     count, objects = overlaps.shape
@@ -145,7 +126,7 @@ def _match(
     for index, overlap in enumerate(overlaps):
         if not (overlap >= thresholds[0]).any():
             continue
-        free = (overlap[:, None] >= thresholds) & (~taken | crowd[:, None])
+        free = (overlap[:, None] >= thresholds) & (~taken | crowd[:, None])  # a crowd takes any number
         right[index] = (free & ~excused[:, None]).any(axis=0)
         free &= ~(excused[:, None] & right[index])
         matched = free.any(axis=0)
@@ -157,11 +138,7 @@ def _match(
 
 
 class AveragePrecision:
-    """Average precision of one detector over N images, as a function of how often each image counts.
-
-    Attributes:
-        class_ids: int64 (K,), classes with a label in any image.
-    """
+    """Average precision of one detector over N images, as a function of how often each image counts."""
 
     def __init__(self, judged: Sequence[Judged]) -> None:
         images = np.repeat(np.arange(len(judged)), [len(j.confidences) for j in judged])
@@ -170,7 +147,7 @@ class AveragePrecision:
         right = np.concatenate([j.right for j in judged])
         counts = ~np.concatenate([j.ignored for j in judged])
         wanted = [j.wanted_class_ids for j in judged]
-        self.class_ids = np.unique(np.concatenate(wanted))
+        self.class_ids = np.unique(np.concatenate(wanted))  # int64 (K,), with a label in any image
         self._wanted = np.array([(ids == self.class_ids[:, None]).sum(axis=1) for ids in wanted], np.float64).T
         self._classes = []
         for class_id in self.class_ids:
@@ -231,10 +208,7 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
 
 
 def _reached_by(wanted: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return an exact table of how many of the 101 recalls each number of true positives of `wanted` objects reaches.
-
-    With it comes the place in the table of 0 true positives, int64 (B, 1).
-    """
+    """Return a table: how many of 101 recalls true positives reach; and where 0 of `wanted` is in it, int64 (B, 1)."""
     sizes, places = np.unique(wanted.astype(np.int64), return_inverse=True)
     tables = [np.searchsorted(_true_positives_for(size), np.arange(size + 1), side="right") for size in sizes]
     return np.concatenate(tables), (np.cumsum(sizes + 1) - sizes - 1)[places][:, None]

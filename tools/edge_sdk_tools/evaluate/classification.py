@@ -23,6 +23,7 @@ from edge_sdk_tools.evaluate.metrics import (
     calibration_error,
     first_name,
     other_classes,
+    too_sure,
     true_classes,
 )
 from edge_sdk_tools.evaluate.model import Answer
@@ -52,9 +53,9 @@ class ClassificationMetrics(TaskMetrics):
         """Keep the probabilities of the common classes, and of the background if the model has one."""
         return tuple(_probabilities(*one) for one in answers), None
 
-    def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
-        """Return the confidence of the likeliest class of each image."""
-        return np.asarray(observed.tables[0].max(axis=1), np.float64)
+    def problem(self, observed: Observed) -> str:
+        """Return that its confidences lie beyond 1; else ""."""
+        return too_sure(observed.tables[0], len(observed.records))
 
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         """Return top-1 accuracy, and top-5 accuracy with more than five classes."""
@@ -93,7 +94,7 @@ class ClassificationMetrics(TaskMetrics):
 
     def evidence(self, observed: Observed, *, labelled: bool) -> NDArray[np.float64] | None:
         """Return the reciprocal rank of the labelled class, or without labels the highest probability."""
-        return 1 / (1.0 + _class_places(observed, 0)) if labelled else self.strongest(observed)
+        return 1 / (1.0 + _class_places(observed, 0)) if labelled else observed.tables[0].max(axis=1)
 
     def doubt(self, observed: Observed) -> str:
         """Return a warning if labels and outputs seem to have their classes in different orders; else ""."""

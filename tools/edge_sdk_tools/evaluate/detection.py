@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import AccuracyGateError, DataError
 from edge_sdk.core.frame import Detections
 from edge_sdk_tools.datasets.dataset import BoxTruth, Truth
-from edge_sdk_tools.evaluate.average_precision import IOUS, AveragePrecision, Boxes, Judged, LabelledBoxes, judge
-from edge_sdk_tools.evaluate.likeness import MATCH, Likeness, Objects, box_overlaps, likeness_of
+from edge_sdk_tools.evaluate.average_precision import IOUS, AveragePrecision, Boxes, Judged, judge
+from edge_sdk_tools.evaluate.likeness import MATCH, LabelledBoxes, Likeness, Objects, box_overlaps, likeness_of
 from edge_sdk_tools.evaluate.metrics import (
     ENOUGH,
     NAMED,
@@ -26,6 +26,7 @@ from edge_sdk_tools.evaluate.metrics import (
     calibration_error,
     first_name,
     other_classes,
+    too_sure,
     worst_images,
 )
 from edge_sdk_tools.evaluate.model import Answer
@@ -50,13 +51,11 @@ class DetectionMetrics(TaskMetrics):
         between = likeness_of(*(_confident(*one) for one in answers)) if len(answers) > 1 else None
         return tuple(_boxes(*one, truth) for one in answers), between
 
-    def strongest(self, observed: Observed) -> NDArray[np.float64] | None:
-        """Return the highest confidence of the objects in each image."""
-        return np.array([boxes.confidences.max(initial=0.0) for boxes in _all_boxes(observed, 0)])
-
-    def problem(self, observed: Observed, *, has_labels: bool) -> str:
-        """Return why its answers cannot be right: most images empty, or boxes not decoded; else ""."""
-        boxes, count = _found_boxes(observed, 0), len(observed.records)
+    def problem(self, observed: Observed) -> str:
+        """Return why its answers cannot be right: confidences beyond 1, most images empty, raw boxes; else ""."""
+        boxes, count, has_labels = _found_boxes(observed, 0), len(observed.records), observed.dataset.truths is not None
+        if beyond := too_sure(np.concatenate([found.confidences for found in boxes]), count):
+            return beyond
         empty = sum(not len(found.confidences) for found in boxes)
         if empty > _NOTHING * count:
             least = observed.threshold()
@@ -121,15 +120,18 @@ class DetectionMetrics(TaskMetrics):
 
     def unmeasured(self, observed: Observed) -> str:
         """Return which mean average precision of the first model needs labels that some objects lack; else ""."""
-        images = zip(_all_boxes(observed, 0), observed.dataset.images.images, strict=True)
-        seen = [(boxes.detail, boxes.likeness, image.path.name) for boxes, image in images if boxes.detail is not None]
-        lacking = [(detail, name) for detail, likeness, name in seen if likeness is None]
+        seen = [(boxes.detail, boxes.likeness, i) for i, boxes in enumerate(_all_boxes(observed, 0)) if boxes.detail]
+        lacking = [(detail, index) for detail, likeness, index in seen if likeness is None]
         if lacking:
-            detail, first = lacking[0]
+            detail, index = lacking[0]
+            truth = (observed.dataset.truths or ())[index]
+            objects = enumerate(truth.objects, start=1) if isinstance(truth, BoxTruth) else ()
+            number = next((n for n, one in objects if getattr(one, detail.label) is None), 0)
+            first = observed.path(index).name + (f" (its object {number})" if number else "")
             lack = f"which objects in {len(lacking)} of {len(seen)} images lack, first in {first}"
             return f"{detail.name} mAP is not measured: it needs {detail.needs} for each labelled object, {lack}"
-        no_points = [labelled.no_points for _, labelled in _with_truths(observed, 0) if labelled.no_points is not None]
-        if seen and seen[0][0].field == "keypoints" and np.concatenate([*no_points, np.zeros(0, np.bool_)]).all():
+        no_points = [one.no_points for _, one, _ in seen if one is not None and one.no_points is not None]
+        if no_points and np.concatenate(no_points).all():
             return "pose mAP is not measured, because not one keypoint is labelled"
         return ""
 
@@ -217,8 +219,8 @@ def _all_boxes(observed: Observed, which: int) -> list[Boxes]:
 def _median_size(observed: Observed) -> float:
     """Return the median of the boxes' longer sides, as a share of the longer side of their image."""
     sizes = [
-        np.ptp(boxes.boxes_xyxy.reshape(-1, 2, 2), axis=1).max(axis=1) / max(record.size_wh)
-        for record, boxes in zip(observed.records, _all_boxes(observed, 0), strict=True)
+        np.ptp(boxes.boxes_xyxy.reshape(-1, 2, 2), axis=1).max(axis=1) / max(image.size_wh)
+        for image, boxes in zip(observed.dataset.images.images, _all_boxes(observed, 0), strict=True)
     ]
     return float(np.median(np.concatenate(sizes)))
 
@@ -262,10 +264,7 @@ def _with_truths(observed: Observed, which: int) -> Iterator[tuple[Boxes, Labell
     for record, truth in zip(observed.records, observed.dataset.truths or (), strict=True):
         boxes = record.rows[which]
         if isinstance(boxes, Boxes) and isinstance(truth, BoxTruth):
-            points = truth.keypoints
-            no_points = None if points is None else np.array([not one[:, 2].any() for one in points], np.bool_)
-            boxes_xyxy = truth.in_pixels(record.size_wh).boxes_xyxy
-            yield boxes, LabelledBoxes(boxes_xyxy, truth.class_ids, truth.crowd, no_points)
+            yield boxes, LabelledBoxes.of(truth)
 
 
 def _judged_boxes(observed: Observed, which: int, *, confident: bool = False) -> list[Judged]:

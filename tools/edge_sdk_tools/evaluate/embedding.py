@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import DataError, ModelError, OutputError, UsageError
+from edge_sdk.core.errors import DataError, ModelError, OutputError, UsageError, raising
 from edge_sdk.tasks.embedding import Embedding, Gallery
 from edge_sdk_tools.datasets.dataset import Truth, find_images
 from edge_sdk_tools.datasets.images import Skipped
@@ -69,10 +69,7 @@ def _cosines(observed: Observed) -> NDArray[np.float64]:
 
 
 def _verified(vectors: NDArray[np.float64], truths: NDArray[np.int64], least: float) -> Statistic:
-    """Return the balanced accuracy of verification: pairs of one class have a cosine of at least `least`, others less.
-
-    `vectors` are float64 (N, D) of length 1, `truths` int64 (N,).
-    """
+    """Return the balanced accuracy of verification: pairs of a class have a cosine of at least `least`, others less."""
 
     def statistic(weights: Weights) -> NDArray[np.float64]:
         totals = np.zeros((4, len(weights)))
@@ -99,10 +96,8 @@ class GalleryMade(msgspec.Struct, frozen=True):
 def make_gallery(model: Path, folder: Path, output: Path, on_progress: OnProgress = silent) -> GalleryMade:
     """Write the vectors of all pictures in the subfolders of `folder` to an .npz; a subfolder's name names its vectors.
 
-    Raises:
-        UsageError: the model's task is not embedding; the file exists, or its name does not end in .npz.
-        DataError: no subfolder has a readable picture.
-        OutputError: the file cannot be written.
+    A UsageError says that the model's task is another one, that the file exists, or does not end in .npz; a DataError
+    that no subfolder has a readable picture, an OutputError that the file cannot be written.
     """
     if output.suffix != ".npz" or output.exists():
         raise UsageError(f"{output}: expected a new file whose name ends in .npz; nothing is overwritten")
@@ -129,9 +124,6 @@ def make_gallery(model: Path, folder: Path, output: Path, on_progress: OnProgres
     if not seen.values:
         raise DataError(f"{folder}: none of {len(images)} pictures can be read")
     kept = [names[index] for index in seen.indices]
-    try:
-        with output.open("xb") as file:
-            np.savez_compressed(file, names=np.array(kept), vectors=np.stack(seen.values))
-    except OSError as cause:
-        raise OutputError(f"{output}: cannot be written: {cause.strerror}") from cause
+    with raising(OutputError, f"{output}: cannot be written"), output.open("xb") as file:
+        np.savez_compressed(file, names=np.array(kept), vectors=np.stack(seen.values))
     return GalleryMade(len(set(kept)), len(kept), (*images.skipped, *seen.skipped))

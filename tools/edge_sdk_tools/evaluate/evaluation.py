@@ -18,7 +18,7 @@ from edge_sdk.core.frame import Result
 from edge_sdk.tasks.detection import entry_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Format
-from edge_sdk_tools.datasets.images import Skipped
+from edge_sdk_tools.datasets.images import Skipped, is_folder
 from edge_sdk_tools.evaluate.float_model import doubt_about
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
@@ -29,6 +29,7 @@ from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 ENOUGH_IMAGES = 25
 _DESCRIBED = 3
+_SPLITS = ("valid", "val", "test", "train")  # folders of a data set, each with images/ and labels/
 
 
 def warnings_about(observed: Observed) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def figure(self) -> Figure:
         """The figure that stands for a model: quality by labels, and without them agreement."""
-        return next(iter((*self.quality, *self.agreement)))
+        return (*self.quality, *self.agreement)[0]
 
 
 def evaluate(
@@ -119,13 +120,10 @@ def evaluate(
     """Measure a model.toml or a bundle on images, against their labels, against a reference, or against both.
 
     `data` is a folder of images, or a .json of COCO; by default model.toml's [data] evaluation. At most `max_images` of
-    it, evenly spread, are measured in `jobs` threads, by default one for each core.
-
-    Raises:
-        UsageError: there are no images, or neither labels nor a reference.
-        ModelError: a model cannot be loaded or read, or the two do not fit each other.
-        DataError: the images or their labels cannot be read, or all of them calibrated one of the models.
-        AccuracyGateError: the reference finds nothing on any image.
+    it, evenly spread, are measured in `jobs` threads, by default one for each core. A UsageError says that there are no
+    images, or neither labels nor a reference; a ModelError that a model cannot be loaded or read, or the two do not fit
+    each other; a DataError that images or labels cannot be read, or all of them calibrated one of the models; an
+    AccuracyGateError that the reference finds nothing on any image.
     """
     check_there(data)
     with one_step(on_progress, "load"):
@@ -138,9 +136,10 @@ def evaluate(
         raise UsageError(f"{model}: no images to measure on: give --data, or [data] evaluation in model.toml")
     dataset, calibrated = choose_images(subjects, data, max_images)
     if dataset.truths is None and reference is None:
+        split = next((path for name in _SPLITS if is_folder(path := data / name / "images")), None)
         raise UsageError(
-            f"{data}: no labels in it, so there is nothing to measure with: give labelled images (docs/data.md), or a "
-            "model to agree with: --reference model.toml"
+            f"{data}: no labels in it, so there is nothing to measure with: give {f'{split}, ' if split else ''}"
+            "labelled images (docs/data.md), or a model to agree with: --reference model.toml"
         )
     observed = observe(participants, dataset, lambda done: on_progress("evaluate", done, len(dataset)), jobs)
     found = summarise(observed, str(data), calibrated, on_progress)
@@ -151,9 +150,7 @@ def evaluate(
 def summarise(observed: Observed, data: str, calibrated: int = 0, on_progress: OnProgress = silent) -> Evaluation:
     """Compute all figures of what was observed: of one model, or of a model and its reference.
 
-    Raises:
-        AccuracyGateError: the reference finds nothing on any image.
-        DataError: nothing is labelled on any image.
+    An AccuracyGateError says that the reference finds nothing on any image, a DataError that nothing is labelled.
     """
     names = [p.subject.name for p in observed.participants]
     paired = len(names) == 2

@@ -19,21 +19,23 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk.core.frame import Detections, Image
 from edge_sdk.tasks.decoders import DECODERS
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.evaluate.model import Answer, Run, Subject
+from edge_sdk_tools.evaluate.average_precision import Boxes
+from edge_sdk_tools.evaluate.detection import match
+from edge_sdk_tools.evaluate.likeness import Objects
+from edge_sdk_tools.evaluate.model import Subject
 from edge_sdk_tools.evaluate.participants import pair_up
-from edge_sdk_tools.evaluate.predictions import Observed, observe
+from edge_sdk_tools.evaluate.predictions import Look, Observed, look_at, observe
 from edge_sdk_tools.evaluate.statistics import chance_of_gain, figure_of, resample
 from edge_sdk_tools.evaluate.tasks import TASKS
 
 _IMAGES = 64
 _ROUNDS = (4, 8, 16, 32, _IMAGES)  # images that have been used for other descriptions at the end of each round
 _BLIND = 0.02  # quality, 0-1, below which a model finds as good as nothing
-_SLACK = 0.01  # by which rounding may take a confidence above 1
 _SECONDS = 10.0  # of CPU time, for trying other descriptions
 _BY_CHANCE = 0.005  # highest p-value, in each round, at which another description counts as better
 _LOST = 0.1  # highest p-value at which another description counts as worse, and is given up
@@ -59,11 +61,9 @@ _NORMALISATIONS: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = (
 def check_float_model(fp32: Subject, dataset: Dataset) -> tuple[str, ...]:
     """Refuse a float model that sees nothing, and return a line for each doubt about one that sees something.
 
-    At most 64 of the images are used, with labels or without; they may calibrate the model later.
-
-    Raises:
-        ModelError: its confidences lie outside 0-1, it finds nothing on most images, or next to nothing of what is
-            labelled; the message names a usual description that fits better, if there is one.
+    At most 64 of the images are used, with labels or without; they may calibrate the model later. A ModelError says
+    that its confidences lie outside 0-1, or that it finds nothing on most images, or next to nothing of what is
+    labelled, and names a usual description that fits better, if there is one.
     """
     problem, doubt = _judged(observe(pair_up([fp32]), dataset.spread(_IMAGES)))
     if problem:
@@ -84,7 +84,8 @@ def _judged(observed: Observed) -> tuple[str, str]:
     if not isinstance(subject.spec, ModelSpec):
         return "", ""
     problem, by_labels = _problem(observed), TASKS[observed.task].doubt(observed) if is_labelled else ""
-    if not (problem or is_labelled) and (noise := _noise_in(subject, observed.dataset.spread(_MIRRORED_IMAGES))):
+    mirrored = observed.dataset.spread(_MIRRORED_IMAGES)
+    if not (problem or is_labelled) and (noise := _noise_in(subject, subject.spec, mirrored)):
         return noise, ""
     better = _better(subject, subject.spec, observed, is_blind=problem != "")
     if problem:
@@ -98,7 +99,7 @@ def _judged(observed: Observed) -> tuple[str, str]:
 def _problem(observed: Observed) -> str:
     """Return why a model's answers cannot be right, by labels if there are any; "" if they may be right."""
     count = len(observed.records)
-    problem = _unsound(observed)
+    problem = TASKS[observed.task].problem(observed)
     if observed.dataset.truths is not None and "confidences" not in problem:
         metric = TASKS[observed.task].quality(observed, 0)[0]
         value = float(metric.statistic(np.ones((1, count)))[0])
@@ -107,52 +108,16 @@ def _problem(observed: Observed) -> str:
     return problem
 
 
-def _unsound(observed: Observed) -> str:
-    """Return why a model's answers cannot be right, as far as that shows without labels; "" if they may be right."""
-    task, count = TASKS[observed.task], len(observed.records)
-    strongest = task.strongest(observed)
-    if strongest is not None and strongest.max(initial=0.0) > 1 + _SLACK:
-        return f"its confidences reach {strongest.max():.3g} on {count} images, expected 0 to 1"
-    return task.problem(observed, has_labels=observed.dataset.truths is not None)
-
-
-class _Classless(Subject):
-    """A detector whose objects have no class: an arrow to the left points to the right in a mirror image.
-
-    With `is_mirrored` it sees mirror images, and its boxes are mirrored back.
-    """
-
-    is_mirrored: bool = False
-
-    def open(self, confidence: float | None = None) -> Run:
-        run, is_mirrored = super().open(confidence), self.is_mirrored
-
-        def classless(image: Image) -> Answer:
-            answer = run(np.ascontiguousarray(image[:, ::-1]) if is_mirrored else image)
-            assert isinstance(answer.result, Detections)
-            left, top, right, bottom = answer.result.xyxy.T
-            if is_mirrored:
-                left, right = image.shape[1] - right, image.shape[1] - left
-            boxes, no_class = np.stack([left, top, right, bottom], axis=1), np.zeros_like(answer.result.class_id)
-            return Answer(msgspec.structs.replace(answer.result, xyxy=boxes, class_id=no_class), answer.outputs)
-
-        return classless
-
-
-def _noise_in(subject: Subject, images: Dataset) -> str:
-    """Return that a detector's objects are missing in mirror images, and the description that finds them; else "".
-
-    Objects of noise are everywhere: a description with which the model finds more of them is none to recommend.
-    """
-    spec, until = subject.spec, time.process_time() + _SECONDS
-    if not isinstance(spec, ModelSpec) or spec.task != "detection" or len(images) < _FEWEST_IMAGES:
-        return ""
-    own, count = _mirrored(subject, spec, images)
+def _noise_in(subject: Subject, spec: ModelSpec, images: Dataset) -> str:
+    """Return that a detector's objects are missing in mirror images, and the description that finds them; else ""."""
+    until = time.process_time() + _SECONDS
+    own, count = _mirrored(subject, spec, images) if len(images) >= _FEWEST_IMAGES else (1.0, 0)
     if own >= _TOO_FEW or count < _FEWEST_OBJECTS:
         return ""
     best, said = 0, ""
     for rival in _others(subject, spec):
         share, found = _mirrored(subject, rival.spec, images) if time.process_time() < until else (0.0, 0)
+        # Objects of noise are everywhere: a description with more of them is none to recommend.
         if share > _NEARLY_ALL and count >= found > max(best, _FEWEST_OBJECTS - 1):
             best, said = found, f"with {rival.lines} {share:.0%} of {found} are; correct model.toml, or give labels"
     return said and (
@@ -164,38 +129,46 @@ def _noise_in(subject: Subject, images: Dataset) -> str:
 def _mirrored(subject: Subject, spec: ModelSpec, images: Dataset) -> tuple[float, int]:
     """Return the share of a detector's objects, 0-1, that are in the mirror image too, and the number of its objects.
 
-    Half of the confidence is enough there: a right model's objects seldom disappear, but often fall below a threshold.
+    Models of other tasks pass with a share of 1, and those that tell details of objects, which are not mirrored.
     """
+    if spec.task != "detection":
+        return 1.0, 0
+    # Half of the confidence is enough: a right model's objects seldom disappear, but often fall below a threshold.
     thresholds = msgspec.structs.replace(spec.thresholds, confidence=spec.thresholds.confidence / 2)
     half = msgspec.structs.replace(spec, thresholds=thresholds)
-    both = [
-        _Classless(subject.name, one, subject.labels, subject.session, subject.digest, is_mirrored=one is half)
-        for one in (spec, half)
-    ]
+
+    def open_worker() -> Look[tuple[int, int]]:
+        plain, other = (msgspec.structs.replace(subject, spec=one, memory=None).open() for one in (spec, half))
+
+        def look(_index: int, image: Image) -> tuple[int, int]:
+            found, mirrored = plain(image).result, other(np.ascontiguousarray(image[:, ::-1])).result
+            assert isinstance(found, Detections)
+            assert isinstance(mirrored, Detections)
+            back = mirrored.xyxy * [-1, 1, -1, 1] + [image.shape[1], 0, image.shape[1], 0]
+            matched = match(_classless(found, found.xyxy), _classless(mirrored, back[:, [2, 1, 0, 3]]))
+            return (0, 0) if Objects.found(found).detail else (len(matched), len(found))
+
+        return look
+
     try:
-        observed = observe(pair_up(both), images)
+        seen = look_at(images.images, open_worker).values
     except EdgeError:
         return 0.0, 0  # it cannot read the outputs
-    pairs = TASKS[spec.task].pairs(observed)
-    if pairs is None or any(record.between is not None for record in observed.records):
-        return 1.0, 0  # keypoints and masks are not mirrored, so that they would differ
-    count = int(pairs.student.sum())
-    return float((pairs.student & pairs.teacher).sum()) / max(count, 1), count
+    count = sum(found for _, found in seen)
+    return (sum(matched for matched, _ in seen) / count if count else 1.0), count
+
+
+def _classless(found: Detections, xyxy: NDArray[np.floating]) -> Boxes:  # an arrow changes its class in a mirror
+    return Boxes(xyxy.astype(np.float64), found.confidence.astype(np.float64), np.zeros_like(found.class_id))
 
 
 class _Rival(msgspec.Struct, eq=False):
-    """Another description of the same file: the lines of model.toml that differ, and the evidence for it so far.
-
-    Attributes:
-        is_sure: whether confidences are comparable with those of model.toml's own description. With other numbers they
-            are not: more contrast makes models surer.
-        evidence: float64 (N, 2), as `_evidence_of` has it.
-    """
+    """Another description of the same file: the lines of model.toml that differ, and the evidence for it so far."""
 
     lines: str
     spec: ModelSpec
-    is_sure: bool = False
-    evidence: NDArray[np.float64] = np.empty((0, 2))
+    is_sure: bool = False  # its confidences can be compared: other numbers make more contrast, and models surer
+    evidence: NDArray[np.float64] = np.empty((0, 2))  # as `_evidence_of` has it
 
 
 _LABELS, _CERTAINTY = 0, 1
@@ -229,32 +202,23 @@ def _better(subject: Subject, spec: ModelSpec, observed: Observed, *, is_blind: 
             if not _is_sound(rival, subject, images):
                 rivals.remove(rival)
                 continue
-            mine = own[places[:end]]
-            more, before = (rival.evidence - mine)[:, which], float(mine[:, which].mean())
-            now = float(rival.evidence[:, which].mean())
-            is_right = float((rival.evidence - mine)[:, _LABELS].mean()) >= 0
-            gains = is_right and now > before * (1 + _GAIN) and chance_of_gain(more) <= _BY_CHANCE
-            if gains and (by_labels or _finds_enough(subject, rival.spec, dataset.picked(places[:end]))):
+            mine, now = own[places[:end]], float(rival.evidence[:, which].mean())
+            more, before = rival.evidence - mine, float(mine[:, which].mean())
+            gains = more[:, _LABELS].mean() >= 0 and now > before * (1 + _GAIN)
+            gains = gains and chance_of_gain(more[:, which]) <= _BY_CHANCE
+            share, count = 1.0, 0
+            if gains and not by_labels:
+                share, count = _mirrored(subject, rival.spec, dataset.picked(places[:end]))
+            if gains and share > _NEARLY_ALL and not 0 < count < _FEWEST_OBJECTS:
                 what = "the score of an image by its labels is" if which == _LABELS else TASKS[observed.task].certainty
                 instead = "" if is_blind else f" instead of {before:.2f}"
                 words = f"with {rival.lines} {what} {now:.2f} on average{instead}"
                 better.append((rival.is_sure and not is_blind, now, words))
-            elif chance_of_gain(-more) <= _LOST or (is_blind and now < _BLIND):
+            elif chance_of_gain(-more[:, which]) <= _LOST or (is_blind and now < _BLIND):
                 rivals.remove(rival)
         if better:
             return max(better)[2]
     return ""
-
-
-def _finds_enough(subject: Subject, spec: ModelSpec, images: Dataset) -> bool:
-    """Tell whether the model, described so, finds enough objects and finds them in mirror images too.
-
-    Only detectors are examined; every other task passes.
-    """
-    if spec.task != "detection":
-        return True
-    share, count = _mirrored(subject, spec, images)
-    return share > _NEARLY_ALL and not 0 < count < _FEWEST_OBJECTS
 
 
 def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
@@ -264,15 +228,17 @@ def _is_sound(rival: _Rival, subject: Subject, images: Dataset) -> bool:
     except EdgeError:
         return False  # it cannot read the outputs
     rival.evidence = np.concatenate([rival.evidence, _evidence_of(observed)])
-    return not _unsound(observed)
+    return not TASKS[observed.task].problem(observed)
 
 
 def _others(subject: Subject, spec: ModelSpec) -> Iterator[_Rival]:
     """Yield other descriptions of the same file, the one with red and blue exchanged first."""
-    given, inputs = spec.input, [spec.input]
-    exchanged = [_exchanged(given)] if given.color != "GRAY" else []
-    for changed in exchanged:
-        yield _Rival(f'color = "{changed.color}"', msgspec.structs.replace(spec, input=changed), is_sure=True)
+    inputs = [spec.input]
+    if spec.input.color != "GRAY":
+        color = "BGR" if spec.input.color == "RGB" else "RGB"
+        mean, std = spec.input.mean[::-1], spec.input.std[::-1]
+        inputs.append(msgspec.structs.replace(spec.input, color=color, mean=mean, std=std))
+        yield _Rival(f'color = "{color}"', msgspec.structs.replace(spec, input=inputs[1]), is_sure=True)
     shapes = [tuple(shape) for shape in subject.session.output_shapes]
     for decoder in DECODERS[spec.task].values():
         if decoder.name == spec.decoder or decoder.needs or spec.task == "classification":
@@ -283,20 +249,11 @@ def _others(subject: Subject, spec: ModelSpec) -> Iterator[_Rival]:
             continue  # it needs keys that are not there
         if decoder.is_likely(other, len(subject.labels), shapes):
             yield _Rival(f'decoder = "{decoder.name}"', other)
-    inputs += exchanged
-    for base in (given, *exchanged):
-        for mean, std in _NORMALISATIONS:
-            order = -1 if base.color == "BGR" else 1
-            changed = msgspec.structs.replace(
-                base, mean=mean[::order][: base.channels], std=std[::order][: base.channels]
-            )
-            if changed in inputs:
-                continue
-            color = "" if base is given else f'color = "{base.color}", '
-            lines = f"{color}mean = {list(changed.mean)} and std = {list(changed.std)}"
-            yield _Rival(lines, msgspec.structs.replace(spec, input=changed))
-
-
-def _exchanged(given: InputSpec) -> InputSpec:
-    color = "BGR" if given.color == "RGB" else "RGB"
-    return msgspec.structs.replace(given, color=color, mean=given.mean[::-1], std=given.std[::-1])
+    for base in inputs:
+        for usual in _NORMALISATIONS:
+            mean, std = (values[:: -1 if base.color == "BGR" else 1][: base.channels] for values in usual)
+            changed = msgspec.structs.replace(base, mean=mean, std=std)
+            if changed not in inputs:
+                line = "" if base is spec.input else f'color = "{base.color}", '
+                lines = f"{line}mean = {list(mean)} and std = {list(std)}"
+                yield _Rival(lines, msgspec.structs.replace(spec, input=changed))

@@ -31,6 +31,23 @@ _MOST_CROSSINGS = 20_000_000  # of a polygon's sides with rows of pixels: 10,000
 _FILLED = 0.53  # share of a box that an object without a mask is assumed to fill, as by Ultralytics
 
 
+class LabelledBoxes(NamedTuple):
+    """Labelled boxes of one image, (M, 4), in its pixels, with their class ids, and whether each is a crowd, (M,)."""
+
+    boxes_xyxy: NDArray[np.float64]
+    class_ids: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, truth: BoxTruth) -> LabelledBoxes:
+        """Return the boxes of all labelled objects."""
+        return cls(
+            np.array([one.box_xyxy for one in truth.objects], np.float64).reshape(-1, 4),
+            np.array([one.class_id for one in truth.objects], np.int64),
+            np.array([one.is_crowd for one in truth.objects], np.bool_),
+        )
+
+
 class Objects(NamedTuple):
     """The objects of one image in its pixels, with their details; None for those that are not known.
 
@@ -44,11 +61,11 @@ class Objects(NamedTuple):
     """
 
     boxes_xyxy: NDArray[np.float64]
+    crowd: NDArray[np.bool_]
     keypoints: NDArray[np.float64] | None = None
     mask: Callable[[int], tuple[int, int, NDArray[np.uint8]]] | None = None
     corners: NDArray[np.float32] | None = None
     areas_px: NDArray[np.float64] | None = None
-    crowd: NDArray[np.bool_] | None = None
 
     @classmethod
     def found(cls, found: Detections) -> Objects:
@@ -56,6 +73,7 @@ class Objects(NamedTuple):
         masks, points = found.masks, found.keypoints
         return cls(
             found.xyxy.astype(np.float64),
+            np.zeros(len(found), np.bool_),
             None if points is None else points.astype(np.float64),
             None if masks is None else lambda index: masks.within(index, found.xyxy[index]),
             found.corners,
@@ -68,20 +86,19 @@ class Objects(NamedTuple):
 
     @classmethod
     def labelled(cls, truth: BoxTruth, size_wh: tuple[int, int], detail: Detail) -> Objects:
-        """Return what is labelled on an image of this size, with one detail.
-
-        An oriented box is the smallest one around what is filled.
-        """
-        truth = truth.in_pixels(size_wh)
-        known = cls(truth.boxes_xyxy, areas_px=truth.areas_px, crowd=truth.crowd)
-        outlines, points = truth.outlines, truth.keypoints
-        if detail.field == "keypoints":
-            return known._replace(keypoints=None if points is None else np.array(points or np.empty((0, 0, 3))))
-        if outlines is None:
+        """Return what is labelled on an image, with one detail; an oriented box is the smallest around the outline."""
+        boxes, areas = LabelledBoxes.of(truth), [one.area_px for one in truth.objects]
+        areas_px = None if None in areas else np.array(areas, np.float64)
+        known = cls(boxes.boxes_xyxy, boxes.crowd, areas_px=areas_px)
+        details = [getattr(one, detail.label) for one in truth.objects]
+        if any(one is None for one in details):
             return known
+        if detail.field == "keypoints":
+            are_alike = len(set(map(len, details))) < 2
+            return known._replace(keypoints=np.array(details or np.empty((0, 0, 3)))) if are_alike else known
         if detail.field == "mask":
-            return known._replace(mask=lambda index: mask_of(outlines[index], size_wh))
-        corners = [cv2.boxPoints(cv2.minAreaRect(_hull_points(outline, size_wh))) for outline in outlines]
+            return known._replace(mask=lambda index: mask_of(details[index], size_wh))
+        corners = [cv2.boxPoints(cv2.minAreaRect(_hull_points(outline, size_wh))) for outline in details]
         return known._replace(corners=np.array(corners, np.float32).reshape(-1, 4, 2))
 
 
@@ -90,7 +107,7 @@ class Detail(NamedTuple):
 
     Attributes:
         name: its word in the names of metrics by labels: `mask` of `mask mAP50-95`.
-        field: where `Objects` has it.
+        field, label: where `Objects` and `LabelledObject` have it.
         needs: what a label must have, in words.
         agreement: name of the mean similarity of two models' matched objects.
         alike: (found, reference) -> similarity of each pair, float64 (N, M), 0-1; None where one side lacks the detail.
@@ -99,6 +116,7 @@ class Detail(NamedTuple):
 
     name: str
     field: str
+    label: str
     needs: str
     agreement: str
     alike: Callable[[Objects, Objects], NDArray[np.float64] | None]
@@ -106,16 +124,22 @@ class Detail(NamedTuple):
 
 
 class Likeness(NamedTuple):
-    """Similarity of N found objects to M others in one detail, float64 (N, M)."""
+    """Similarity of N found objects to M others in one detail, float64 (N, M).
+
+    By keypoints, objects without one (`no_points`, bool (M,)) need not be found, and one detection that is like such an
+    object counts as neither right nor wrong.
+    """
 
     detail: Detail
     values: NDArray[np.float64]
+    no_points: NDArray[np.bool_] | None = None
 
 
 def likeness_of(found: Objects, reference: Objects) -> Likeness | None:
     """Compare objects beyond their boxes; None if one side has only boxes, or they have not the same details."""
     compared = ((detail, detail.alike(found, reference)) for detail in DETAILS)
-    return next((Likeness(detail, values) for detail, values in compared if values is not None), None)
+    no_points = None if reference.keypoints is None else np.all(reference.keypoints[:, :, 2] < _SEEN, axis=1)
+    return next((Likeness(detail, values, no_points) for detail, values in compared if values is not None), None)
 
 
 def _shared(a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -136,10 +160,7 @@ def box_overlaps(
 
 
 def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
-    """Return COCO's object keypoint similarity over the keypoints that are confident in the reference: (N, M).
-
-    Where none is, COCO compares with twice the box: what lies in it is alike.
-    """
+    """Return COCO's object keypoint similarity over the keypoints that are confident in the reference: (N, M)."""
     mine, theirs = found.keypoints, reference.keypoints
     if mine is None or theirs is None or (len(theirs) and mine.shape[1] != theirs.shape[1]):
         return None
@@ -151,7 +172,7 @@ def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None
     area = _FILLED * (last - first).prod(axis=2) if reference.areas_px is None else reference.areas_px[:, None]
     is_seen = theirs[:, :, 2] >= _SEEN
     is_lost = np.logical_not(is_seen.any(axis=1, keepdims=True))
-    places = mine[:, None, :, :2]
+    places = mine[:, None, :, :2]  # compared with twice the box where no keypoint is confident
     beyond = np.maximum(0, np.maximum(2 * first - last - places, places - 2 * last + first))
     apart = np.where(is_lost[:, :, None], beyond, places - theirs[:, :, :2])
     likely = np.exp(-(apart**2).sum(axis=3) / (8 * sigmas**2 * np.maximum(area, 1)))
@@ -161,16 +182,13 @@ def _keypoints(found: Objects, reference: Objects) -> NDArray[np.float64] | None
 
 
 def _masks(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
-    """Return the intersection over union of masks in the image's pixels, 0 where it is certainly below `MATCH`.
-
-    In a crowd it is the share of a found mask that lies in it.
-    """
+    """Return the IoU of masks, 0 where it is certainly below `MATCH`; for a crowd the share of a found mask in it."""
     if found.mask is None or reference.mask is None:
         return None
     values = np.zeros((len(found.boxes_xyxy), len(reference.boxes_xyxy)))
     touched = found.boxes_xyxy + np.array([-1, -1, 1, 1])  # a found mask does not reach beyond these pixels
     for other in range(values.shape[1]):  # one mask at a time: it may be as large as the image
-        is_crowd = reference.crowd is not None and bool(reference.crowd[other])
+        is_crowd = bool(reference.crowd[other])
         left, top, seen = theirs = reference.mask(other)
         wanted = np.count_nonzero(seen)
         around = np.array([[left, top, left + seen.shape[1], top + seen.shape[0]]], np.float64)
@@ -233,10 +251,8 @@ def _hull_points(outline: Outline, size_wh: tuple[int, int]) -> NDArray[np.float
 
 
 def _polygon_mask(outline: NDArray[np.float64], size_wh: tuple[int, int]) -> tuple[int, int, NDArray[np.uint8]]:
-    """Return left, top and uint8 (height, width): 1 where the centre of a pixel of the image lies in a polygon.
-
-    Lines that cross count by the even-odd rule. OpenCV's `fillPoly` would add the pixels under the outline.
-    """
+    """Return left, top and uint8 (height, width): 1 where a pixel's centre lies in a polygon, by the even-odd rule."""
+    # OpenCV's `fillPoly` would add the pixels under the outline.
     bounds = np.ceil([outline.min(axis=0) - 0.5, outline.max(axis=0) - 0.5]).clip(0, size_wh).astype(int)
     (left, top), (right, bottom) = bounds.tolist()
     here = outline - 0.5 - bounds[0]
@@ -265,22 +281,19 @@ def _corners(found: Objects, reference: Objects) -> NDArray[np.float64] | None:
     both = areas[0][:, None] + areas[1]
     around = [np.concatenate([of.min(axis=1), of.max(axis=1)], axis=1).astype(np.float64) for of in sides]
     least = both * MATCH / (1 + MATCH)
-    if reference.crowd is not None:
-        least[:, reference.crowd] = MATCH * areas[0][:, None]
+    least[:, reference.crowd] = MATCH * areas[0][:, None]
     near = _shared(*around) >= least * (1 - 1e-6)  # but for rounding
     values = np.zeros_like(both)
     for i, j in np.argwhere(near & (both > 0)).tolist():
         common = _common_area(found.corners[i], reference.corners[j])
-        is_crowd = reference.crowd is not None and reference.crowd[j]
-        values[i, j] = common / (areas[0][i] if is_crowd else both[i, j] - common)
+        values[i, j] = common / (areas[0][i] if reference.crowd[j] else both[i, j] - common)
     return values
 
 
 def _common_area(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     """Return the area that two convex polygons, float32 (corners, 2), share, by clipping one at each side of the other.
 
-    The method is that of Sutherland and Hodgman (1974). OpenCV's `intersectConvexConvex` returns more than either area,
-    or nothing, for some pairs that share sides.
+    So do Sutherland and Hodgman (1974). OpenCV's `intersectConvexConvex` errs for some pairs that share sides.
     """
     points, sides = a.astype(np.float64), b.astype(np.float64)
     if cv2.contourArea(b, oriented=True) < 0:
@@ -301,7 +314,7 @@ def _common_area(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 DETAILS = (
-    Detail("pose", "keypoints", "keypoints", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
-    Detail("mask", "mask", "a mask or polygon", "masks of those matched (IoU)", _masks),
-    Detail("oriented", "corners", "a polygon", "oriented boxes of those matched (IoU)", _corners),
+    Detail("pose", "keypoints", "keypoints", "keypoints", "keypoints of those matched (OKS)", _keypoints, MAX_POSES),
+    Detail("mask", "mask", "outline", "a mask or polygon", "masks of those matched (IoU)", _masks),
+    Detail("oriented", "corners", "outline", "a polygon", "oriented boxes of those matched (IoU)", _corners),
 )

@@ -30,15 +30,14 @@ ENOUGH = 10
 """Fewest images or objects about which a doubt is raised."""
 
 _SEVERAL, _HARDLY = 5, 0.1  # a class is missed if of so many objects at most this share gets it
+_SLACK = 0.01  # by which rounding may take a confidence above 1
 _SURELY = 0.3  # classes look exchanged if the mean confidence is by so much above the share of right answers
 
 
 class Pairs(msgspec.Struct, frozen=True, eq=False):
-    """Outcomes of both models on the same things.
+    """Outcomes of both models on the same things, bool (N,): whether it was right, or without labels found the thing.
 
-    Attributes:
-        class_ids: int64 (N,), the class for which each outcome counts.
-        teacher, student: bool (N,), whether the model was right; without labels, whether it found the thing.
+    Each counts for one of the classes, `class_ids`, int64 (N,).
     """
 
     class_ids: NDArray[np.int64]
@@ -106,33 +105,22 @@ class TaskMetrics(ABC):
         Rows that are arrays end up in `Observed.tables`.
         """
 
-    def strongest(self, _observed: Observed) -> NDArray[np.float64] | None:
-        """Return the first model's highest confidence on each image, float64 (N,), 0 if it finds nothing.
-
-        None for tasks without confidences.
-        """
-        return None
-
-    def problem(self, _observed: Observed, *, has_labels: bool) -> str:
-        """Return why the first model's answers cannot be right, as far as this task shows it; "" if they may be."""
+    def problem(self, _observed: Observed) -> str:
+        """Return why the first model's answers cannot be right, as far as that shows without labels; "" if they may."""
         return ""
 
     @abstractmethod
     def quality(self, observed: Observed, which: int = 0) -> tuple[Metric, ...]:
-        """Return figures of one of the models against the labels, the most important one first.
+        """Return figures of one of the models against the labels, the most important one first; a gate judges some.
 
-        Gates judge those that are `is_gated`.
-
-        Raises:
-            DataError: nothing is labelled.
+        A DataError says that nothing is labelled.
         """
 
     @abstractmethod
     def agreement(self, observed: Observed) -> tuple[Metric, ...]:
         """Return how far the first of two models agrees with the second; the figure that a gate judges comes first.
 
-        Raises:
-            AccuracyGateError: the second model finds nothing on any image, or neither finds a class that both know.
+        An AccuracyGateError says that the second finds nothing on any image, or neither finds a class that both know.
         """
 
     @abstractmethod
@@ -195,6 +183,12 @@ def worst_images(
 def true_classes(observed: Observed) -> NDArray[np.int64]:
     """Return the labelled class of each image, int64 (N,)."""
     return np.array([t.class_id for t in observed.dataset.truths or () if isinstance(t, ClassTruth)], np.int64)
+
+
+def too_sure(confidences: NDArray[np.float64], images: int) -> str:
+    """Return that confidences on so many images lie beyond 1, but for rounding; else ""."""
+    highest = confidences.max(initial=0.0)
+    return f"its confidences reach {highest:.3g} on {images} images, expected 0 to 1" if highest > 1 + _SLACK else ""
 
 
 def first_name(label: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import MANIFEST_FILE, Manifest
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
-from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError
+from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError, raising
 from edge_sdk.core.frame import Frame, Image, Inferred, Result, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
@@ -112,11 +112,9 @@ Run: TypeAlias = Callable[[Image], Answer]
 class Subject(msgspec.Struct, eq=False):
     """A loaded model, and how its outputs are read by its `labels`, which are in output order.
 
-    Attributes:
-        session: it is loaded once; every worker runs a clone of it.
-        digest: SHA-256 (hex) of the ONNX model or of a bundle's manifest.
-        calibration: the first `DIGEST_LENGTH` digits of the SHA-256 of each image that calibrated it.
-        memory: keeps the outputs of a model that runs on the same images many times.
+    Its `session` is loaded once, and every worker runs a clone of it; `digest` is the SHA-256 (hex) of the ONNX model
+    or of a bundle's manifest. `calibration` has the first `DIGEST_LENGTH` digits of the SHA-256 of each image that
+    calibrated it; `memory` keeps the outputs of a model that runs on the same images many times.
     """
 
     name: str
@@ -133,19 +131,9 @@ class Subject(msgspec.Struct, eq=False):
         return int(has_background(self.spec))
 
     @property
-    def classifier_labels(self) -> tuple[str, ...]:
-        """The labels of a classifier in output order; empty for models of other tasks."""
-        return self.labels if TRAITS[self.spec.task].is_of_whole_picture else ()
-
-    @property
     def class_labels(self) -> tuple[str, ...]:
         """The labels by class id, without the background."""
         return self.labels[self.background :]
-
-    def is_same_as(self, other: Subject) -> bool:
-        """Return whether both have the same file, labels, input section and decoder."""
-        mine, theirs = ((one.digest, one.labels, one.spec.input, one.spec.decoder) for one in (self, other))
-        return mine == theirs
 
     def open(self, confidence: float | None = None) -> Run:
         """Return the model with its prepare step and its decoder; `confidence` replaces the spec's threshold."""
@@ -171,10 +159,8 @@ def open_subject(path: Path) -> Subject:
         return from_checked(spec.name, spec, check_model(spec, None))
     if is_file(path / MANIFEST_FILE):
         return _from_bundle(path)
-    try:
+    with raising(UsageError, f"{path}: cannot be read"):
         what = "neither a model.toml nor a bundle" if path.exists() else "no such file or folder"
-    except OSError as cause:
-        raise UsageError(f"{path}: cannot be read: {cause.strerror}") from cause
     raise UsageError(f"{path}: {what}, expected a model.toml (`edge-sdk init MODEL.onnx` writes one) or a NAME.edge")
 
 
@@ -191,8 +177,7 @@ def open_subjects(paths: Sequence[Path]) -> list[Subject]:
 def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
     """Return the float model that passed the export gate, ready to be measured.
 
-    Raises:
-        ModelError: ONNX Runtime's optimization changes what it computes, or the decoder cannot read the outputs.
+    A ModelError says that ONNX Runtime's optimization changes what it computes, or that no decoder reads its outputs.
     """
     model = checked.proto.SerializeToString()
     session = Session(model, SessionSettings(), spec.model)

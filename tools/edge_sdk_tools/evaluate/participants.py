@@ -30,15 +30,12 @@ _NAMED = 3
 def align_labels(
     labels: Sequence[str], others: Sequence[str], renamed: Mapping[str, str] | None = None
 ) -> NDArray[np.int64]:
-    """Return the index in `others` of each of `labels`.
+    """Return the index in `others` of each of `labels`; a ModelError says that one is not there.
 
     Labels match if their WordNet ids are equal; otherwise if their whole texts are, without regard to case and without
     the id; otherwise if their first names are ("tench" and "tench, Tinca tinca"). If a label occurs several times
     ("crane" twice), its first place matches the first in `others`, and so on. `renamed` maps some of `labels` to the
     names that they have in `others`.
-
-    Raises:
-        ModelError: a label is not in `others`.
     """
     renamed = {_key(mine): theirs for mine, theirs in (renamed or {}).items()}
     _check_renamed(renamed, labels, others)
@@ -90,10 +87,9 @@ def _missing(missing: Sequence[str], labels: Sequence[str], others: Sequence[str
 
 
 def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = None) -> list[Participant]:
-    """Bring the classes of all models into the order of the first model.
+    """Bring the classes of all models into the order of the first one's.
 
-    Raises:
-        ModelError: the models have different tasks, or labels that do not match.
+    A ModelError says that the models have different tasks, or labels that do not match.
     """
     first = subjects[0]
     keep = TASKS[first.spec.task].keep
@@ -121,8 +117,7 @@ def check_there(data: Path | None) -> None:
 def choose_images(subjects: Sequence[Subject], data: Path, max_images: int | None = None) -> tuple[Dataset, int]:
     """Read the dataset at `data` for the first model, and count the images left out because they calibrated a model.
 
-    Raises:
-        DataError: no image is left.
+    A DataError says that no image is left.
     """
     first = subjects[0]
     found = read_for(first.spec, first.labels, data)

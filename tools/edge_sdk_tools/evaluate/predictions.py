@@ -31,12 +31,10 @@ _TINY = 1e-30
 
 
 class OutputError(msgspec.Struct, frozen=True):
-    """The error of one `output`, counted from 0, over all images.
+    """The error of one `output`, counted from 0: the mean over all images of the cosine between both models' values.
 
-    Attributes:
-        cosine: mean over the images of the cosine between both models' values, -1 to 1.
-        sqnr_db: signal-to-quantization-noise ratio in decibels, 10 log10(sum r^2 / sum (r - c)^2) over all values of
-            all images; None if all values are equal.
+    `sqnr_db` is the signal-to-quantization-noise ratio in decibels, 10 log10(sum r^2 / sum (r - c)^2) over all values
+    of all images; None if all values are equal.
     """
 
     output: int
@@ -156,14 +154,12 @@ class Record(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         rows: one for each model, as its task keeps it; none where these are arrays, which `Observed.tables` holds.
-        size_wh: width and height of the image in pixels.
         fingerprints: one for each model, equal for equal raw outputs.
         between: what the task keeps of both answers together.
         products: sums over the raw outputs of both models, where their shapes are the same.
     """
 
     rows: tuple[object, ...]
-    size_wh: tuple[int, int]
     fingerprints: tuple[int, ...] = ()
     between: object = None
     products: tuple[Products, ...] = ()
@@ -244,12 +240,7 @@ def observe(
     on_image: Callable[[int], None] = lambda _: None,
     jobs: int | None = None,
 ) -> Observed:
-    """Run every model on every image.
-
-    Raises:
-        ModelError: an output is NaN.
-        DataError: no image can be read.
-    """
+    """Run every model on all images; a ModelError says that an output is NaN, a DataError that no image can be read."""
     started = time.perf_counter()
     seen = look_at(dataset.images, lambda: _Observer(participants, dataset), on_image, jobs)
     seconds = time.perf_counter() - started
@@ -290,10 +281,9 @@ class _Observer:
             rows, between = self._participants[0].keep(answered, truths[index] if truths else None)
         except DataError as cause:
             raise DataError(f"{self._dataset.images.images[index].path}: {cause}") from None
-        size_wh = (image.shape[1], image.shape[0])
         fingerprints = tuple(_fingerprint(answer) for answer in answers)
         products = products_of(answers[0].outputs, answers[1].outputs) if self._alike else ()
-        return Record(rows, size_wh, fingerprints, between, products)
+        return Record(rows, fingerprints, between, products)
 
     def _answer(self, index: int, which: int, image: Image) -> Answer:
         answer = self._models[which](image)

@@ -20,7 +20,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
-from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.errors import ModelError, raising
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.check.report import show_shape
@@ -33,6 +33,7 @@ ABSOLUTE_TOLERANCE = 1e-4
 RELATIVE_TOLERANCE = 1e-3
 """The same as a share of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
 _INTEGER_SHARE = 1e-3  # of whole numbers that may differ: an argmax of two scores that are equal but for rounding
+_told_as = partial(raising, ModelError, kinds=Exception)  # onnxruntime's exceptions share no root of their own
 _FATAL = 4  # what goes wrong reaches the caller as an exception, once
 
 
@@ -128,20 +129,15 @@ class Runner:
         options.log_severity_level = _FATAL
         if not optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        try:
+        with _told_as(f"{where}: ONNX Runtime {ort.__version__} cannot load it"):
             self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            raise ModelError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}") from cause
         self._input_name = self._session.get_inputs()[0].name
         self._names = [str(output.name) for output in self._session.get_outputs()]
 
     def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
         """Run it on one input; gives the outputs by name, in order."""
-        try:
+        with _told_as(f"{self.where}: ONNX Runtime cannot run it on an input of {show_shape(tensor.shape)}"):
             outputs = self._session.run(None, {self._input_name: tensor})
-        except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            what = f"cannot run it on an input of {show_shape(tensor.shape)}"
-            raise ModelError(f"{self.where}: ONNX Runtime {what}: {first_line(cause)}") from cause
         return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
 
 
@@ -204,11 +200,8 @@ def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -
 
 
 def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what each value is measured with: the largest of the thinnest slice through it.
-
-    A detector's boxes in pixels and its scores of 0-1 often share one tensor; measured with the largest value of all,
-    every score would pass.
-    """
+    """Return what each value is measured with: the largest of the thinnest slice through it."""
+    # Boxes in pixels and scores of 0-1 often share one tensor; beside the largest value of all every score would pass.
     axes = [axis for axis, size in enumerate(magnitude.shape) if size > 1]
     if len(axes) < 2:
         return np.asarray(magnitude.max(initial=0.0))

@@ -18,14 +18,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk.core.errors import ModelError, OutputError
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, load_model_spec
+from edge_sdk.core.errors import ModelError, OutputError, raising
 from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.spec import DetectionSpec
 from edge_sdk_tools.datasets.class_names import read_labels
 from edge_sdk_tools.importers import darknet_graph
 from edge_sdk_tools.importers.comparison import make_probes, observe, probe_images
 from edge_sdk_tools.importers.darknet_graph import EPSILON, Graph, Section, Weights
-from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, check_writable
+from edge_sdk_tools.importers.describe import to_toml
+from edge_sdk_tools.importers.plan import ImportPlan, ImportReport, check_writable, nearest_folder
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -67,7 +69,8 @@ def import_darknet(
     replaced = (folder / names[0]).exists()
     with _written_to(folder, names) as partial:
         (partial / "labels.txt").write_bytes(("\n".join(lines) + "\n").encode())
-        (partial / "model.toml").write_bytes(_describe(name, graph).encode())
+        with raising(ModelError, str(cfg), kinds=ValueError):  # of anchors, for example
+            (partial / "model.toml").write_bytes(to_toml(_described(name, graph)).encode())
         spec = load_model_spec(partial / "model.toml")
         found = probe_images(spec, images)
         probes = make_probes(spec.input, found)
@@ -81,40 +84,31 @@ def import_darknet(
     return msgspec.structs.replace(report, model=str(folder / names[0]), replaced=replaced)
 
 
-def _describe(name: str, graph: Graph) -> str:
-    """The text of model.toml; every value is a number or a checked plain name, so nothing needs escaping."""
-    anchors = ",\n".join(f"  {[list(pair) for pair in head.anchors]}" for head in graph.heads)
-    channels = graph.input.channels
-    return f"""model = "{name}.onnx"
-name = "{name}"
-task = "detection"
-decoder = "yolov4"
-labels = "labels.txt"
-
-[input]
-size_wh = [{graph.input.width}, {graph.input.height}]
-resize = "letterbox"
-pad_value = 114
-pad_anchor = "center"
-color = "{darknet_graph.COLORS[channels]}"
-mean = {[0] * channels}
-std = {[255] * channels}
-layout = "NCHW"
-
-[detection]
-anchors = [
-{anchors},
-]
-scale_xy = {[head.scale_xy for head in graph.heads]}
-"""
+def _described(name: str, graph: Graph) -> ModelSpec:
+    channels, heads = graph.input.channels, graph.heads
+    return ModelSpec(
+        model=f"{name}.onnx",
+        name=name,
+        task="detection",
+        decoder="yolov4",
+        labels="labels.txt",
+        input=InputSpec(
+            size_wh=(graph.input.width, graph.input.height),
+            color=darknet_graph.COLORS[channels],
+            mean=(0.0,) * channels,
+            std=(255.0,) * channels,
+        ),
+        detection=DetectionSpec(
+            anchors=tuple(head.anchors for head in heads), scale_xy=tuple(head.scale_xy for head in heads)
+        ),
+    )
 
 
 @contextlib.contextmanager
 def _written_to(folder: Path, names: Sequence[str]) -> Iterator[Path]:
     """A folder whose files move to `folder` at the end, so that a failure leaves what was there."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryDirectory(prefix=".importing-", dir=there) as partial:
+        with tempfile.TemporaryDirectory(prefix=".importing-", dir=nearest_folder(folder)) as partial:
             yield Path(partial)
             folder.mkdir(parents=True, exist_ok=True)
             for name in names:
@@ -163,7 +157,7 @@ def _convolve(section: Section, x: _Array, weights: Weights) -> _Array:
     """convolutional_layer.c and batchnorm_layer.c."""
     kernel, groups, size = weights.kernel, section.integer("groups", 1), section.integer("size", 1)
     pad = size // 2 if section.integer("pad", 0) else section.integer("padding", 0)
-    stride_y, stride_x = _strides(section)
+    stride_y, stride_x = section.strides()
     padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad)))
     height = (x.shape[1] + 2 * pad - size) // stride_y + 1
     width = (x.shape[2] + 2 * pad - size) // stride_x + 1
@@ -181,7 +175,7 @@ def _convolve(section: Section, x: _Array, weights: Weights) -> _Array:
 
 def _pool(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:
     """maxpool_layer.c; pixels beyond the picture do not count."""
-    strides = _strides(section)
+    strides = section.strides()
     size = section.integer("size", section.integer("stride", 1))
     padding = section.integer("padding", size - 1)
     places = [(side + padding - size) // step + 1 for side, step in zip(x.shape[1:], strides, strict=True)]
@@ -208,11 +202,6 @@ def _upsample(section: Section, x: _Array, _done: Sequence[_Array]) -> _Array:
 
 def _layer(section: Section, number: int, done: Sequence[_Array]) -> _Array:
     return done[section.index + number if number < 0 else number]
-
-
-def _strides(section: Section) -> tuple[int, int]:
-    stride = section.integer("stride", 1)
-    return section.integer("stride_y", stride), section.integer("stride_x", stride)
 
 
 def _activate(section: Section, x: _Array, default: str) -> _Array:

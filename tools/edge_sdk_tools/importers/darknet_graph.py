@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from edge_sdk.core.errors import ModelError
+from edge_sdk.core.errors import ModelError, raising
 from edge_sdk.core.files import open_regular, read_regular
 
 N = TypeVar("N", bound=float)
@@ -62,6 +62,11 @@ class Section(msgspec.Struct, frozen=True):
         # Darknet's own files end some lists with a comma.
         return tuple(self._parse(kind, key, part) for part in self.options.get(key, "").split(",") if part)
 
+    def strides(self) -> tuple[int, int]:
+        """Return how far a layer's window moves, down and across."""
+        stride = self.integer("stride", 1, 1)
+        return self.integer("stride_y", stride, 1), self.integer("stride_x", stride, 1)
+
     def refuse(self, neutral: dict[str, str]) -> None:
         """Refuse options with another value than the `neutral` one, which changes nothing: they are not converted."""
         for key, expected in neutral.items():
@@ -102,14 +107,13 @@ def read_cfg(path: Path) -> tuple[Section, list[Section]]:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        return read_regular(path).decode("utf-8")
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file, expected a Darknet .cfg") from None
-    except UnicodeDecodeError:
-        raise ModelError(f"{path}: not text, expected a Darknet .cfg") from None
-    except OSError as cause:
-        raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
+    with raising(ModelError, f"{path}: cannot be read"):
+        try:
+            return read_regular(path).decode("utf-8")
+        except FileNotFoundError:
+            raise ModelError(f"{path}: no such file, expected a Darknet .cfg") from None
+        except UnicodeDecodeError:
+            raise ModelError(f"{path}: not text, expected a Darknet .cfg") from None
 
 
 EPSILON = 1e-5  # added to the variance before the square root, as in AlexeyAB's fuse_conv_batchnorm and cuDNN
@@ -198,7 +202,7 @@ def _header_bytes(path: Path, start: bytes) -> int:
     return 20 if wide else 16
 
 
-COLORS = {1: "GRAY", 3: "RGB"}  # by the number of an input's channels
+COLORS: dict[int, Literal["GRAY", "RGB"]] = {1: "GRAY", 3: "RGB"}  # by the number of an input's channels
 _SIDE_PX = (8, 8192)  # what model.toml allows
 # Per-channel QDQ needs 13 at least; 17 is run by every ONNX Runtime that a target may name.
 _OPSET = 17
@@ -311,7 +315,7 @@ def _convolutional(graph: Graph, section: Section) -> Value:
         raise section.error(f"groups is {groups}, expected {expected}")
     size = section.integer("size", 1, 1)
     padding = size // 2 if section.integer("pad", 0) else section.integer("padding", 0)
-    stride_y, stride_x = _strides(section)
+    stride_y, stride_x = section.strides()
     height = _convolved(section, source.height, size, padding, stride_y)
     width = _convolved(section, source.width, size, padding, stride_x)
     name = f"layer_{section.index}"
@@ -333,7 +337,7 @@ def _convolutional(graph: Graph, section: Section) -> Value:
 def _maxpool(graph: Graph, section: Section) -> Value:
     section.refuse(_NEUTRAL_MAXPOOL)
     source = graph.previous(section)
-    stride_y, stride_x = _strides(section)
+    stride_y, stride_x = section.strides()
     size = section.integer("size", section.integer("stride", 1, 1), 1)
     # maxpool_layer.c: `padding` is the sum of both sides, and half of it, rounded down, lies before the picture.
     padding = section.integer("padding", size - 1)
@@ -447,11 +451,6 @@ def _activate(graph: Graph, section: Section, name: str, default: str) -> str:
         return graph.node(_PLAIN_ACTIVATIONS[kind], [name], result)
     known = ", ".join(("linear", "leaky", "mish", *_PLAIN_ACTIVATIONS))
     raise section.error(f"activation {kind!r} is not supported; supported: {known}")
-
-
-def _strides(section: Section) -> tuple[int, int]:
-    stride = section.integer("stride", 1, 1)
-    return section.integer("stride_y", stride, 1), section.integer("stride_x", stride, 1)
 
 
 def _convolved(section: Section, side: int, size: int, padding: int, stride: int) -> int:

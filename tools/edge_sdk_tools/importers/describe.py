@@ -13,8 +13,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args
 
 import msgspec
@@ -164,7 +165,7 @@ def write_description(description: Description, folder: Path) -> list[Path]:
         if (folder / name).exists():
             raise UsageError(f"{folder / name}: exists and is kept; move it away, or choose another folder with -o")
     relative = msgspec.structs.replace(spec, model=os.path.relpath(spec.model, folder.absolute()))
-    texts["model.toml"] = to_toml(msgspec.structs.replace(description, spec=relative))
+    texts["model.toml"] = to_toml(relative, description.read, description.guessed)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -177,10 +178,9 @@ def write_description(description: Description, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def to_toml(description: Description) -> str:
-    """Return the text of the model.toml, with a comment beside each guess."""
-    spec, guessed = description.spec, description.guessed
-    lines = [f"# {line}" for line in description.read]
+def to_toml(spec: ModelSpec, read: Sequence[str] = (), guessed: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the text of a model.toml, with what was `read` above it, and a comment beside each guess."""
+    lines = [f"# {line}" for line in read]
     lines += [_line(key, getattr(spec, key), guessed) for key in ("model", "name", "task", "decoder", "labels")]
     lines += ["", "[input]"]
     plain = InputSpec(size_wh=spec.input.size_wh)
@@ -199,19 +199,16 @@ def to_toml(description: Description) -> str:
     return "\n".join(lines)
 
 
-def _line(key: str, value: Any, guessed: dict[str, str]) -> str:
+def _line(key: str, value: Any, guessed: Mapping[str, str]) -> str:
     text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
     return f"{text:<34}# guessed: {guessed[key]}" if key in guessed else text
 
 
 def _as_onnx(model: Path) -> Path:
-    """Return the .onnx of a model: a checkpoint of Ultralytics is exported where its program is installed.
-
-    Its program runs, and not this one, because to load a checkpoint is to run the code in it.
-    """
+    """Return the .onnx of a model: a checkpoint of Ultralytics is exported where its program is installed."""
     kind, made = model.suffix.lower(), model.with_suffix(".onnx")
     then = f"then edge-sdk init {made}"
-    if kind == ".pt":
+    if kind == ".pt":  # to load it is to run the code in it
         command, program = ["yolo", "export", f"model={model}", "format=onnx"], shutil.which("yolo")
         if made.exists():
             raise UsageError(f"{made}: exists and is kept; edge-sdk init {made} describes it")

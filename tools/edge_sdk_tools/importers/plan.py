@@ -31,7 +31,7 @@ from msgspec import Meta
 
 from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, load_model_spec
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import MissingDependencyError, ModelError, OutputError, UsageError, first_line
+from edge_sdk.core.errors import MissingDependencyError, ModelError, OutputError, UsageError, first_line, raising
 from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk.tasks.spec import TaskSpec
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm, write_through
@@ -166,13 +166,14 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_writable(folder: Path, output: Path) -> None:
-    """Open a file without a name in `folder`, or in the nearest folder above it that is there."""
-    try:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as cause:
-        raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
+    """Open a file without a name in the nearest folder."""
+    with raising(OutputError, f"{output}: cannot be written", "; nothing was changed"):
+        tempfile.TemporaryFile(dir=nearest_folder(folder)).close()
+
+
+def nearest_folder(folder: Path) -> Path:
+    """Return `folder`, or the nearest one above it that is there."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _load_destination(model_toml: Path, source: Path) -> ModelSpec:

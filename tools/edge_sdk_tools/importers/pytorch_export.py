@@ -29,7 +29,7 @@ import onnx
 import onnxscript  # noqa: F401 - torch asks for it in the middle of an export
 import torch
 
-from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.errors import ModelError, first_line, raising
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.check.model_file import MOST_BYTES
 from edge_sdk_tools.check.report import show_shape
@@ -130,9 +130,8 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     before = os.environ.get(_SAFE_LOADING)
     os.environ[_SAFE_LOADING] = "1"
     try:
-        program = torch.export.load(path)
-    except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
-        raise ModelError(f"{path}: is no torch.export archive, or damaged: {first_line(cause)}") from cause
+        with raising(ModelError, f"{path}: is no torch.export archive, or damaged", kinds=Exception):
+            program = torch.export.load(path)
     finally:
         if before is None:
             del os.environ[_SAFE_LOADING]
@@ -150,10 +149,9 @@ def _load_script(path: Path) -> torch.nn.Module:
             f"{path}: is no TorchScript archive, there is no code in it; of a state dict or a pickled module name the "
             "code too: edge-sdk import pytorch FILE.py:FUNCTION --weights STATE_DICT"
         )
-    try:
+    # Damaged archives raise whatever their first wrong byte leads to.
+    with raising(ModelError, f"{path}: is no TorchScript archive, or damaged", kinds=Exception):
         module: torch.nn.Module = torch.jit.load(path, map_location="cpu")
-    except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
-        raise ModelError(f"{path}: is no TorchScript archive, or damaged: {first_line(cause)}") from cause
     return module
 
 

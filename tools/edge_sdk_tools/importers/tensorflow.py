@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,7 +17,7 @@ import numpy as np
 import onnx
 
 from edge_sdk.bundle.model_spec import InputSpec
-from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.errors import ModelError, raising
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.check.report import show_shape
 from edge_sdk_tools.importers.comparison import observe
@@ -29,6 +30,7 @@ Layout: TypeAlias = Literal["NCHW", "NHWC"]
 _INPUT_NAME = "images"
 _SOURCE = "a .tflite, .keras or .h5 file, or the folder of a SavedModel"
 _TO_NHWC = (0, 2, 3, 1)
+_told_as = partial(raising, ModelError, kinds=Exception)  # TensorFlow and tf2onnx raise whatever their parts raise
 
 
 class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
@@ -46,14 +48,9 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
 
     def __call__(self, tensor: Tensor) -> dict[str, Tensor]:
         """Run the model on an input in model.toml's layout, and return its outputs by name."""
-        try:
+        given = f"an input of {show_shape(tensor.shape)} (size_wh, color and layout of model.toml)"
+        with _told_as(f"{self.where}: TensorFlow cannot run it on {given}"):
             outputs = self.run(tensor.transpose(_TO_NHWC) if self.turns else tensor)
-        except Exception as cause:  # TensorFlow raises whatever its parts raise
-            shape = show_shape(tensor.shape)
-            raise ModelError(
-                f"{self.where}: TensorFlow cannot run it on an input of {shape} (size_wh, color and layout of "
-                f"model.toml): {first_line(cause)}"
-            ) from cause
         names = ["output"] if len(outputs) == 1 else [f"output_{index}" for index in range(len(outputs))]
         return {name: np.array(output) for name, output in zip(names, outputs, strict=True)}
 
@@ -63,12 +60,8 @@ def _load(source: Path, spec: InputSpec) -> TensorflowModel:
     load = _load_saved if source.is_dir() else _LOADERS[source.suffix]
     with needed_by("tensorflow", "TensorFlow", "pip install tensorflow tf2onnx"):
         tf, tf2onnx = (importlib.import_module(name) for name in ("tensorflow", "tf2onnx"))
-    try:
+    with _told_as(f"{source}: TensorFlow {tf.__version__} cannot load it"):
         return load(tf, tf2onnx, source, spec)
-    except ModelError:
-        raise
-    except Exception as cause:  # TensorFlow raises whatever its parts raise
-        raise ModelError(f"{source}: TensorFlow {tf.__version__} cannot load it: {first_line(cause)}") from cause
 
 
 def _load_lite(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
@@ -200,11 +193,8 @@ def import_tensorflow(
         model = _load(source, plan.spec.input)
         observation = observe(model, model.where, plan.probes)
     with one_step(on_progress, "convert"):
-        try:
-            with silenced():
-                proto = model.convert(plan.limit_opset(OPSET), model.turns)
-        except Exception as cause:  # tf2onnx raises whatever its parts raise
-            raise ModelError(f"{source}: tf2onnx cannot convert it: {first_line(cause)}") from cause
+        with _told_as(f"{source}: tf2onnx cannot convert it"), silenced():
+            proto = model.convert(plan.limit_opset(OPSET), model.turns)
         comparison = plan.verify(proto, "as converted", observation, "tf2onnx wrote another computation: ", "")
     turned = f", its {model.layout} input turned to {plan.spec.input.layout}" if model.turns else ""
     del model  # the gate loads the ONNX model again

@@ -100,10 +100,8 @@ class Cluster(Executor):
         self._cleanup.close()
 
     def _send(self, shared: object) -> Future | None:
-        """Send what all jobs share, as a result that they depend on; the scheduler remakes it if its worker dies.
-
-        `scatter` is not used, because sending to a worker that has just died would wait for ever.
-        """
+        """Send what all jobs share, as a result that they depend on; the scheduler remakes it if its worker dies."""
+        # `scatter` would wait for ever for a worker that has just died.
         if shared is None:
             return None
         with warnings.catch_warnings():

@@ -13,9 +13,9 @@ import hashlib
 import importlib.metadata
 import os
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 import edge_sdk
 import edge_sdk_tools
 from edge_sdk.core import errors
-from edge_sdk.core.errors import EdgeError, OutputError, typed_line
+from edge_sdk.core.errors import EdgeError, OutputError, raising, typed_line
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -63,20 +63,25 @@ def encoded(result: object) -> bytes:
 
 def decoded(data: bytes, kind: type[R]) -> R:
     """Decode what `encoded` made."""
-    return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode_path)
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode)
 
 
-def _encode(value: object) -> object:
+def _encode(value: Any) -> object:
+    """Turn what MessagePack does not know into what it does; a class may bring along how: `packed` and `unpacked`."""
     if isinstance(value, Path):
         return os.fsencode(value)
     if isinstance(value, np.ndarray):
         return [value.dtype.str, list(value.shape), value.tobytes()]
+    if hasattr(value, "packed"):
+        return value.packed()
     raise NotImplementedError(f"{type(value).__name__} is no result of a job")
 
 
-def _decode_path(kind: type, value: object) -> object:
+def _decode(kind: Any, value: Any) -> object:
     if issubclass(kind, Path) and isinstance(value, bytes):
         return Path(os.fsdecode(value))
+    if hasattr(kind, "unpacked"):
+        return kind.unpacked(value)
     raise NotImplementedError(f"{kind.__name__} is no result of a job")
 
 
@@ -193,9 +198,5 @@ class Store:
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.msgpack"
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as cause:
-            raise OutputError(f"{self._folder}: results cannot be kept: {cause.strerror or cause}") from cause
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return raising(OutputError, f"{self._folder}: results cannot be kept")

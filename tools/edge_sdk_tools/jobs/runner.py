@@ -155,7 +155,7 @@ def _executor(jobs: int, scheduler: str | None) -> Executor:
     if jobs == 1 and scheduler is None:
         return Executor()
     try:
-        import joblib
+        import joblib  # where it is used: that takes longer than one job in this process may
 
         if scheduler is None:
             return _Processes(jobs, joblib.cpu_count())
@@ -172,10 +172,7 @@ _unpacked: dict[str, object] = {}
 
 
 class _Processes(Executor):
-    """Processes of this machine, by joblib and its loky workers: a pool that is kept from run to run.
-
-    joblib is imported where it is used: that takes longer than one job in this process may.
-    """
+    """Processes of this machine, by joblib and its loky workers: a pool that is kept from run to run."""
 
     def __init__(self, jobs: int, cores: int) -> None:
         self.at_once, self.threads_per_job = jobs, max(1, cores // jobs)
@@ -221,13 +218,9 @@ class _Processes(Executor):
 
 
 def _begin(temporary: str) -> None:
-    """Make this process a worker.
-
-    Ctrl-C reaches every process of a terminal; the host decides what becomes of its workers. One that is killed leaves
-    the temporary files of its libraries, so they go where the host's own go, which are cleaned up.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tempfile.tempdir = temporary
+    """Make this process a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches every process of a terminal; the host ends its workers
+    tempfile.tempdir = temporary  # where the host cleans up what a killed worker leaves
 
 
 def _in_worker(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.bundle import Bundle, energies_of, noise_of
 from edge_sdk.bundle.manifest import Golden, InputTensor
 from edge_sdk.bundle.model_spec import InputSpec
-from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError
+from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, raising
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
@@ -95,10 +95,8 @@ def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
 def _fetch_runtime(version: str, folder: Path, fetch: Fetch) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as work:
-        try:
+        with raising(MissingDependencyError, f"onnxruntime=={version} cannot be downloaded", kinds=RuntimeError):
             fetch(f"onnxruntime=={version}", Path(work))
-        except RuntimeError as cause:
-            raise MissingDependencyError(f"onnxruntime=={version} cannot be downloaded: {cause}") from cause
         unpacked = Path(work) / "unpacked"
         unpack_wheels(Path(work).glob("*.whl"), unpacked)
         with contextlib.suppress(FileExistsError, NotADirectoryError):  # another build was faster

@@ -37,10 +37,7 @@ def _main(shipped: str, *models: str) -> None:
 
 
 def _peak_bytes(model: str, *, from_bytes: bool) -> int:
-    """Load a model with the device's settings and run it once; bytes above those of this process before.
-
-    Pages of files do not count: they are code of ONNX Runtime, of which a fork has mapped nothing in the beginning.
-    """
+    """Load a model with the device's settings and run it once; bytes above those of this process before."""
     before = _status("RssAnon")
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -53,6 +50,7 @@ def _peak_bytes(model: str, *, from_bytes: bool) -> int:
         for spec in session.get_inputs()
     }
     session.run(None, inputs)
+    # Pages of files are code of ONNX Runtime, of which a fork has mapped nothing in the beginning.
     return max(0, _status("VmHWM") - _status("RssFile") - _status("RssShmem") - before)
 
 

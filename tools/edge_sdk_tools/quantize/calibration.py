@@ -79,6 +79,18 @@ class Histogram:
             self.low, self.high = min(self.low, low), max(self.high, high)
         return low, high
 
+    def packed(self) -> tuple[float, float, bytes, bytes]:
+        """Return what `unpacked` takes: low, high, and the bins that are not empty, uint16, with their counts."""
+        places = self.counts.nonzero()[0]
+        return self.low, self.high, places.astype(np.uint16).tobytes(), self.counts[places].tobytes()
+
+    @classmethod
+    def unpacked(cls, kept: tuple[float, float, bytes, bytes]) -> Histogram:
+        """Return the histogram that was packed."""
+        histogram = cls(*kept[:2])
+        histogram.counts[np.frombuffer(kept[2], np.uint16)] = np.frombuffer(kept[3], np.int64)
+        return histogram
+
     def spanned(self, share: float) -> tuple[float, float]:
         """Return the range that holds a `share` (0-1) of the values, as many cut off below as above.
 
@@ -148,8 +160,7 @@ def range_of(histogram: Histogram, calibration: Calibration) -> tuple[float, flo
 def _least_divergent(histogram: Histogram) -> tuple[float, float]:
     """Return the range whose 255 levels are nearest to the values by Kullback-Leibler divergence.
 
-    After Migacz, 8-bit Inference with TensorRT (2017), for ranges that need not be symmetric: both ends are drawn in by
-    the same share. What lies outside is counted at the end that it is clipped to.
+    After Migacz, 8-bit Inference with TensorRT (2017); as ranges need not be symmetric, both ends are drawn in alike.
     """
     low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)
     counts = histogram.linear(np.linspace(low, high, _BINS + 1))
@@ -170,7 +181,7 @@ def _divergence(counts: NDArray[np.float64], middles: NDArray[np.float64], low: 
     mass = np.bincount(levels, weights=expected, minlength=_LEVELS)
     bins = np.bincount(levels, weights=shown, minlength=_LEVELS)
     got = np.where(shown, mass[levels] / np.maximum(bins[levels], 1), 0.0)
-    expected[0] += counts[:first].sum()
+    expected[0] += counts[:first].sum()  # what lies outside is clipped to the ends
     expected[-1] += counts[last + 1 :].sum()
     p, q = expected / expected.sum(), got / max(got.sum(), _TINY)
     where = p > 0
@@ -181,15 +192,21 @@ class Activations(msgspec.Struct, frozen=True, eq=False):
     """What the calibration images gave, by tensor name; `different` of them were different after preparation.
 
     `answers` are where the model's first output is largest, one an image: a classifier's class. `known` ranges need no
-    images.
+    images; what is the `same` as another tensor has that one's histogram.
     """
 
-    histograms: dict[str, Histogram]
+    own: dict[str, Histogram]
     images: int
     different: int
     answers: tuple[int, ...]
     skipped: tuple[Skipped, ...]
     known: dict[str, tuple[float, float]] = {}
+    same: dict[str, str] = {}
+
+    @property
+    def histograms(self) -> dict[str, Histogram]:
+        """The histogram of every tensor."""
+        return {**self.own, **{name: self.own[other] for name, other in self.same.items()}}
 
     def ranges(self, calibration: Calibration) -> dict[str, tuple[float, float]]:
         """Return low and high of every activation."""
@@ -232,12 +249,10 @@ def watch_activations(
     if not seen.values:
         skipped = seen.skipped[0]
         raise DataError(f"none of {len(seen.skipped)} calibration images can be read; {skipped.path}: {skipped.reason}")
-    for before, after in followed.items():
-        histograms[before] = histograms[after]
     digests, answers = zip(*seen.values, strict=True)
     span, image = pixel_range(spec), entrance(model.proto.graph).tensor
     fixed = {} if symmetric or isinstance(span, str) or image not in histograms else {image: span}
-    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, fixed)
+    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, fixed, followed)
 
 
 def _watcher(
@@ -343,20 +358,6 @@ def _span(activations: Activations) -> str:
     return f"from {min(h.low for h in histograms):.3g} to {max(h.high for h in histograms):.3g}"
 
 
-_KeptHistogram: TypeAlias = tuple[float, float, bytes, bytes]
-"""Low, high, uint16 places of bins that are not empty, and their int64 counts."""
-
-
-class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    histograms: dict[str, _KeptHistogram]
-    images: int
-    different: int
-    answers: tuple[int, ...]
-    skipped: tuple[Skipped, ...]
-    same: dict[str, str]
-    known: dict[str, tuple[float, float]]
-
-
 def watch_once(
     job_runner: JobRunner,
     model: Simplified,
@@ -368,31 +369,8 @@ def watch_once(
 ) -> Activations:
     """Return the activations of `watch_activations`, or the stored ones of the same model and images."""
     data = model.proto.SerializeToString(deterministic=True)
-    kept = job_runner.once(
-        lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
-        key=key_of("calibration-2", spec, symmetric, images, model.tail, data),
-        result=_Kept,
+    return job_runner.once(
+        lambda: watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image),
+        key=key_of("calibration-3", spec, symmetric, images, model.tail, data),
+        result=Activations,
     )
-    histograms = {name: _unpacked(one) for name, one in kept.histograms.items()}
-    histograms |= {name: histograms[other] for name, other in kept.same.items()}
-    return Activations(histograms, kept.images, kept.different, kept.answers, kept.skipped, kept.known)
-
-
-def _packed(seen: Activations) -> _Kept:
-    histograms: dict[str, _KeptHistogram] = {}
-    names: dict[int, str] = {}
-    same: dict[str, str] = {}
-    for name, one in seen.histograms.items():
-        if names.setdefault(id(one), name) != name:
-            same[name] = names[id(one)]
-            continue
-        places = one.counts.nonzero()[0]
-        histograms[name] = one.low, one.high, places.astype(np.uint16).tobytes(), one.counts[places].tobytes()
-    return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped, same, seen.known)
-
-
-def _unpacked(kept: _KeptHistogram) -> Histogram:
-    low, high, places, counts = kept
-    histogram = Histogram(low, high)
-    histogram.counts[np.frombuffer(places, np.uint16)] = np.frombuffer(counts, np.int64)
-    return histogram

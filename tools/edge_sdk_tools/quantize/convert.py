@@ -35,7 +35,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from edge_sdk.bundle.manifest import Precision
 from edge_sdk.bundle.target import OPENVINO, Target
-from edge_sdk.core.errors import ModelError, UsageError, typed_line
+from edge_sdk.core.errors import ModelError, UsageError, raising
 from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.check.costs import node_macs
 from edge_sdk_tools.graph.index import GraphIndex, copy_of, graph_values, keep_used_domains, nodes_of, replace_all
@@ -159,13 +159,11 @@ class OrtFormat(NamedTuple):
 
 def ort_format_of(model: bytes) -> OrtFormat:
     """Read the head of a file in ORT format; raise ModelError for other bytes."""
-    try:
+    with raising(ModelError, "not a model in ORT format", kinds=Exception):  # flatbuffers and struct raise several
         session = _SESSION.GetRootAs(model, 0)
         version = int(session.OrtVersion())
         optimizations = session.Model().Graph().RuntimeOptimizations()
         return OrtFormat(version, optimizations is not None and not optimizations.RecordsIsNone())
-    except Exception as cause:  # flatbuffers and struct raise errors of several types for other bytes
-        raise ModelError(f"not a model in ORT format: {typed_line(cause)}") from cause
 
 
 def operators_of(config: str) -> tuple[str, ...]:

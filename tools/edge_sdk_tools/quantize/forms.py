@@ -51,11 +51,7 @@ def wide_weights(proto: onnx.ModelProto, float_nodes: Collection[str]) -> list[s
 
 
 def _offset_weights(proto: onnx.ModelProto) -> bool:
-    """Offset the weights of wide convolutions, in place; values and scales stay what they are.
-
-    Weights that another node reads too, or that have an integer below -126, are left alone. Returns whether any were
-    offset. The graph must have symmetric signed weights, in QDQ form.
-    """
+    """Offset the symmetric signed weights of wide convolutions, in place; return whether there were any."""
     links = GraphIndex(proto.graph)
     found = [name for name in links.constants if _may_be_offset(name, links)]
     for name in found:

@@ -420,10 +420,7 @@ def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:
 
 
 def _starts(steps: Sequence[Step]) -> list[float]:
-    """Return where each step's bar starts, -1 to 1, the first at 0.
-
-    The bar of a step that was not measured ends where it starts; its loss shows in the next measured step.
-    """
+    """Return where each step's bar starts, -1 to 1, the first at 0; that of one not measured ends there too."""
     ends: dict[StepKind, float] = {}
     starts, before = [], 0.0
     for step in steps:

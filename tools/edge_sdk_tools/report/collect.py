@@ -52,14 +52,8 @@ _FILES = {
 _PICTURES = 6
 _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
 _DEQUANTIZE = "DequantizeLinear"
-_PASSING = (
-    _DEQUANTIZE,
-    "QuantizeLinear",
-    "Cast",
-    "Identity",
-    "Transpose",
-    "Reshape",
-)  # between a weight and its operator
+# Between a weight and its operator.
+_PASSING = (_DEQUANTIZE, "QuantizeLinear", "Cast", "Identity", "Transpose", "Reshape")
 
 
 class Steps(NamedTuple):

@@ -16,6 +16,7 @@ from edge_sdk.bundle.model_spec import Gates
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
+from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
 from edge_sdk_tools.evaluate.statistics import cross_validated
@@ -145,8 +146,9 @@ class RecipeSearch:
     def run(self, first: Recipe) -> Search:
         """Search from a first recipe."""
         self._try_all(first)
-        labels, known = self._spec.fp32.classifier_labels, self._images.calibration_classes
-        doubts = calibration_warnings(self._activations, labels, known)
+        is_classifier = TRAITS[self._spec.spec.task].is_of_whole_picture
+        labels = self._spec.fp32.labels if is_classifier else ()
+        doubts = calibration_warnings(self._activations, labels, self._images.calibration_classes)
         return Search(tuple(self._trials), chosen_among(self._trials), self._sensitivities, (*self._warnings, *doubts))
 
     def _try_all(self, first: Recipe) -> None:
@@ -172,10 +174,7 @@ class RecipeSearch:
         return any(node.op_type == "Concat" for node in self._spec.simplified.proto.graph.node)
 
     def _try_float_layers(self, recipe: Recipe) -> None:
-        """Twice as many float layers each time, until quality holds; then as few as do, and without the costly ones.
-
-        A slow model whose quality holds ends the doubling, because more float layers take more time.
-        """
+        """Twice as many float layers each time, until quality holds; then as few as do, and without the costly ones."""
         ranges = self._activations.ranges(recipe.calibration)
         ranking = Ranking(self._spec.simplified, recipe, ranges, self._tensors())
         ranked = rank_layers(ranking, self._spec.job_runner, self._spec.on_progress)
@@ -187,17 +186,14 @@ class RecipeSearch:
         failed = 0
         for batch in self._batches(counts):
             for count, trial in zip(batch, self._try([self._float(recipe, ranked[:n]) for n in batch]), strict=True):
-                if _keeps_quality(trial):
+                if _keeps_quality(trial):  # a slow one too: more float layers take more time
                     self._with_fewer(recipe, ranked, failed, count)
                     return
                 failed = count
         self._try_other_ranges(ranked, counts)
 
     def _try_other_ranges(self, ranked: list[Sensitivity], counts: list[int]) -> None:
-        """Try the float layers that lost least with other ranges, also of the inputs of a Concat one by one.
-
-        With ranges that keep quality half as many float layers follow, and so on: they may keep it too, in less time.
-        """
+        """Try the float layers that lost least with other ranges, also of the inputs of a Concat one by one."""
         tried = [trial for trial in self._trials if trial.recipe.float_nodes]
         if not tried:
             return
@@ -207,7 +203,7 @@ class RecipeSearch:
         if self._joins() and best.shared_scales:
             others.insert(0, msgspec.structs.replace(best, shared_scales=False))
         for trial in (one for batch in self._batches(others) for one in self._try(batch) if _keeps_quality(one)):
-            for count in reversed(counts[:least]):
+            for count in reversed(counts[:least]):  # fewer may keep it too, in less time
                 [fewer] = self._try([self._float(trial.recipe, ranked[:count])])
                 if not _keeps_quality(fewer):
                     break

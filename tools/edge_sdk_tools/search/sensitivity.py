@@ -248,12 +248,9 @@ def _weight_noise(name: str, links: GraphIndex, original: NDArray[Any] | None) -
 
 
 def _noise_of(histogram: Histogram, step: float, low: float, high: float) -> float:
-    """Return the error's energy over the signal's, when values are rounded to steps and cut off at low and high.
-
-    A value inside is off by step^2 / 12 in the mean (Bennett, Spectra of quantized signals, 1948); one that rounds to
-    zero by itself, which is less.
-    """
+    """Return the error's energy over the signal's, when values are rounded to steps and cut off at low and high."""
     values, counts = histogram.values()
+    # Off by step^2 / 12 in the mean (Bennett, Spectra of quantized signals, 1948); what rounds to 0 by itself, less.
     rounding = np.minimum(values**2, step**2 / 12)
     error = np.where(values < low, (values - low) ** 2, np.where(values > high, (values - high) ** 2, rounding))
     return float((counts * error).sum() / ((counts * values**2).sum() + _TINY))
