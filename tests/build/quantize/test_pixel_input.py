@@ -107,7 +107,7 @@ def test_levels_are_exact(tmp_path: Path, model: onnx.ModelProto, spec: InputSpe
     four = with_fourth_channel(proto, spec, graphs[0].tensor)
     assert (four is not None) == ("BGR" in expected[0])  # as soon as convolutions of all channels alone read the input
     assert four is None or four.tensor.color == spec.color + "A"
-    blocks = in_blocks(four or graphs[0])
+    blocks = in_blocks(graphs[0])
     assert (blocks is not None) == (four is not None)
     for number, graph in enumerate([*graphs, *(one for one in (four, blocks) if one)]):
         onnx.checker.check_model(graph.proto, full_check=True)

@@ -238,22 +238,28 @@ def cross_validated(whole: Figure, one: Figure, other: Figure) -> Figure:
 
     Each half measures the model that the other chose. The figure's own value follows from the reference's in `whole`.
     """
-    assert one.difference is not None
-    assert other.difference is not None
+    difference = _mean(one.difference, other.difference, whole.difference)
+    assert difference is not None
     assert whole.reference is not None  # or nothing is compared
-    difference = _mean(one.difference, other.difference)
     shift = whole.reference.value + difference.value - whole.value.value
     ends = np.array(msgspec.structs.astuple(whole.value)) + shift
     own = Interval(*(ends.clip(0, 1) if whole.unit == SHARE else ends).tolist())
-    test = _mean(one.test, other.test) if one.test and other.test else None
+    test = _mean(one.test, other.test, whole.test)
     return msgspec.structs.replace(whole, value=own, difference=difference, test=test)
 
 
-def _mean(one: Interval, other: Interval) -> Interval:
-    """Return the mean of figures of different images; the variances of independent figures add."""
+def _mean(one: Interval | None, other: Interval | None, ships: Interval | None) -> Interval | None:
+    """Return the mean of figures of different images; the variances of independent figures add.
+
+    What ships may be a third model: how far from the mean its figure on all images is counts as an error too, which
+    `on_other_images` does not double.
+    """
+    if one is None or other is None or ships is None:
+        return None
     value = (one.value + other.value) / 2
-    below = math.hypot(one.value - one.low, other.value - other.low) / 2
-    above = math.hypot(one.high - one.value, other.high - other.value) / 2
+    apart = math.sqrt(2) * (ships.value - value)
+    below = math.hypot(one.value - one.low, other.value - other.low, apart) / 2
+    above = math.hypot(one.high - one.value, other.high - other.value, apart) / 2
     return Interval(value, value - below, value + above)
 
 

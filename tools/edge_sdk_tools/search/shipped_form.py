@@ -238,7 +238,7 @@ def choose_input(variant: ModelVariant, target: Target, folder: Path) -> tuple[M
         model = level_model(graph, target, folder / f"levels_{number}")
         if graph.tensor.layout == "NHWC" and target.machine in _MORE_ARE_FASTER:
             four = with_fourth_channel(proto, spec, graph.tensor)
-            others = {"four": four, "blocks": in_blocks(four or graph)}
+            others = {"four": four, "blocks": in_blocks(graph)}
             made = [level_model(other, target, folder / name) for name, other in others.items() if other is not None]
             model = _fastest([model, *made], spec, pictures)
         outcome = _raced(floats, None, model, spec, pictures)
