@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk_tools.evaluate.statistics import SHARE, Interval
-from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Signed, StepKind
+from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, StepKind
 from edge_sdk_tools.search.gates import Band
 from edge_sdk_tools.search.sensitivity import LayerNoise
 
@@ -57,7 +57,6 @@ class LayerSensitivity(Record, frozen=True, kw_only=True):
     Attributes:
         sqnr_db: signal to quantization noise of the model's outputs, decibels, when this layer alone computes in
             integers; None where it was not measured, or not a bit differs.
-        loss: of the whole model's quality, when this layer alone computes in integers, -1 to 1; builds measure none.
         macs_share: of the model's multiply-accumulates, 0-1.
         is_integer: False for one that was left float.
     """
@@ -65,7 +64,6 @@ class LayerSensitivity(Record, frozen=True, kw_only=True):
     node: str
     operator: str
     sqnr_db: float | None = None
-    loss: Signed | None = None
     macs_share: Share | None = None
     is_integer: bool
 
