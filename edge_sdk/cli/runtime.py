@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from edge_sdk_tools.runtime.build import BuiltRuntime
 
 _VERB = "runtime"
+_python = click.option(
+    "--python", metavar="VERSION", help="Python on the device, such as 3.13.  [default: the target's]"
+)
 
 
 @click.group(_VERB, invoke_without_command=True)
@@ -29,7 +32,7 @@ def command(ctx: click.Context) -> None:
 @click.argument("bundles", metavar="BUNDLE...", type=PATH, nargs=-1, required=True)
 @click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
 @click.option("-o", "--output", type=PATH, required=True, help="Folder for the wheel, runtime.json, SBOM and proof.")
-@click.option("--python", metavar="VERSION", help="Python on the device, such as 3.11.  [default: the target's]")
+@_python
 @click.option("--source", type=PATH, help="Folder with a source of ONNX Runtime.  [default: fetched from Debian]")
 @click.option("--from-debian", is_flag=True, help="Fetch the sources from Debian, the default.")
 @click.option(
@@ -78,9 +81,10 @@ def _build(
 @command.command("minimal", short_help="Build an OpenCV without FFmpeg and a numpy without OpenBLAS.")
 @click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
 @click.option("-o", "--output", type=PATH, required=True, help="Folder for the wheels and what describes them.")
+@_python
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once.  [default: one a core]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")
-def _minimal(target: str, output: Path, jobs: int | None, as_json: bool) -> None:
+def _minimal(target: str, output: Path, python: str | None, jobs: int | None, as_json: bool) -> None:
     """Compile an OpenCV without FFmpeg and a numpy without OpenBLAS: 28 MB in place of 146.
 
     For devices whose camera is V4L2's or picamera2: no RTSP, HTTP or video file is read with them.
@@ -90,7 +94,7 @@ def _minimal(target: str, output: Path, jobs: int | None, as_json: bool) -> None
         from edge_sdk_tools.progress import StepProgress, print_table
         from edge_sdk_tools.runtime.small import build_small
     with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress:
-        built = build_small(target, output, jobs=jobs, on_progress=progress)
+        built = build_small(target, output, python=python, jobs=jobs, on_progress=progress)
     if as_json:
         echo_json(built)
         return
@@ -149,6 +153,7 @@ def _show(built: BuiltRuntime) -> None:
 @click.command("wheelhouse")
 @click.argument("bundles", metavar="[BUNDLE...]", type=PATH, nargs=-1)
 @click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
+@_python
 @click.option("--wheel", required=True, type=PATH, help="edge-sdk's own wheel, from `make wheel`.")
 @click.option(
     "--runtime",
@@ -164,6 +169,7 @@ def _show(built: BuiltRuntime) -> None:
 def wheelhouse(
     bundles: tuple[Path, ...],
     target: str,
+    python: str | None,
     wheel: Path,
     replaced: tuple[Path, ...],
     constraints: Path | None,
@@ -178,7 +184,9 @@ def wheelhouse(
         from edge_sdk_tools.progress import StepProgress, print_table
         from edge_sdk_tools.runtime.wheelhouse import REQUIREMENTS, make_wheelhouse
     with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress, one_step(progress, "gather wheels"):
-        gathered = make_wheelhouse(bundles, target, wheel, output, replaced=replaced, constraints=constraints)
+        gathered = make_wheelhouse(
+            bundles, target, wheel, output, python=python, replaced=replaced, constraints=constraints
+        )
     if provider != CPU:
         line = f"target {target} asks for {provider}, which no wheel here has: models run on the CPU there until"
         click.echo(folded(f"{line} {PROVIDERS[provider]} takes the place of onnxruntime"), err=True)

@@ -42,12 +42,14 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def output(bundles: dict[str, Path]) -> Path:
     """What `edge-sdk runtime build` and `minimal` write, made from nothing."""
     shutil.rmtree(PLACE, ignore_errors=True)
-    options = ("--target", PI, "-o", str(PLACE / "out"))
+    build = ("build", str(bundles["detection"]), "--target", PI, "-o")
+    out, second = str(PLACE / "out"), str(PLACE / "second")
+    commands = [(*build, out), (*build, second, "--python", "3.13"), ("minimal", "--target", PI, "-o", out)]
     with pytest.MonkeyPatch.context() as patch:
         for name in ("EDGE_SDK_CACHE", "CCACHE_DIR"):
             patch.setenv(name, str(PLACE / name.lower()))
-        for command in (("build", str(bundles["detection"]), "--from-debian"), ("minimal",)):
-            print(on_host("-m", "edge_sdk", "runtime", *command, *options))  # noqa: T201 - the figures
+        for command in commands:
+            print(on_host("-m", "edge_sdk", "runtime", *command))  # noqa: T201 - the figures
     return PLACE / "out"
 
 
@@ -71,8 +73,11 @@ def site(output: Path, bundles: dict[str, Path], tmp_path_factory: pytest.TempPa
     return installed
 
 
-def test_the_wheel_is_small(output: Path) -> None:
+@pytest.mark.parametrize(("name", "python"), [("out", "3.11"), ("second", "3.13")])
+def test_the_wheel_is_small(output: Path, name: str, python: str) -> None:
+    output = output.with_name(name)
     runtime = msgspec.json.decode((output / "runtime.json").read_bytes(), type=Runtime)
+    assert runtime.python == python
     assert runtime.sizes.wheel <= 1_400_000
     assert runtime.sizes.unpacked <= 4_000_000
     assert runtime.onnxruntime in PATCHES

@@ -188,6 +188,8 @@ def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [path.name for path in (tmp_path / "arm-cost").iterdir()] == [counter.recipe.key]
     assert set_up(tmp_path).folder == find_counter(tmp_path).folder == counter.folder
     assert did == list(STEPS)
+    other = set_up(tmp_path, python="3.13")
+    assert find_counter(tmp_path, "3.13").board_python("cortex-a72")[-1] == f"{other.system}/usr/bin/python3.13"
 
 
 @pytest.mark.parametrize("failing", STEPS)

@@ -6,6 +6,7 @@ CMake, Ninja, the compiler and the package index are stand-ins here; `make runti
 import csv
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -77,10 +78,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def test_the_needs_of_bundles_are_joined(tmp_path: Path, made: dict[str, bytes]) -> None:
     paths = [pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items()]
     device = load_target(PI)
-    alone = [build.read_needs([path], device).operators for path in paths]
+    first, second = (build.read_needs([path], device).operators for path in paths)
     both = build.read_needs(paths, device)
-    assert set(both.operators) == {*alone[0], *alone[1]}
-    assert alone[0] != alone[1]
+    assert first != second
+    assert set(both.operators) == {*first, *second}
     assert both.ort_format >= 5
     assert [bundle.path for bundle in both.bundles] == paths
 
@@ -90,11 +91,9 @@ def test_an_operator_of_two_versions_is_there_in_both(tmp_path: Path) -> None:
         pi_bundle(tmp_path / f"{opset}.edge", ort_of(tiny.classifier(opset=opset), tmp_path / f"model-{opset}"))
         for opset in (12, 13)
     ]
-    versions = {line.split(";")[1] for line in build.read_needs(paths, load_target(PI)).config.splitlines()}
-    assert {"11", "13"} <= versions
-    assert not {"11", "13"} <= {
-        line.split(";")[1] for line in build.read_needs(paths[:1], load_target(PI)).config.splitlines()
-    }
+    for given, has_both in ((paths, True), (paths[:1], False)):
+        lines = build.read_needs(given, load_target(PI)).config.splitlines()
+        assert ({"11", "13"} <= {line.split(";")[1] for line in lines}) == has_both
 
 
 def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, made: dict[str, bytes]) -> None:
@@ -107,8 +106,7 @@ def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, m
     ]
     for number, (changes, expected) in enumerate(cases):
         path = pi_bundle(tmp_path / f"{number}.edge", model, **changes)
-        with pytest.raises(IncompatibleError, match=expected):
-            build.read_needs([path], device)
+        assert re.search(expected, refusal(IncompatibleError, build.read_needs, [path], device))
     for number, (names, expected) in enumerate(
         ((("fp32.onnx",), "use the stock one"), (("int8.ort", "fp32.onnx"), "build it without --with-fp32"))
     ):
@@ -121,12 +119,11 @@ def test_bundles_that_a_reduced_runtime_cannot_run_are_refused(tmp_path: Path, m
         with pytest.raises(IncompatibleError, match=rf"model\.fp32\.onnx is not in ORT format.*: {expected}"):
             build.read_needs([write_bundle(tmp_path / f"onnx{number}.edge", manifest, files)], load_target("x86_64"))
     runtime_style = ort_of(tiny.classifier(), tmp_path / "style", convert.OptimizationStyle.Runtime)
-    with pytest.raises(IncompatibleError, match="style Runtime"):
-        build.read_needs([pi_bundle(tmp_path / "style.edge", runtime_style)], device)
-    with pytest.raises(UsageError, match="no operators at all"):
-        build.read_needs([], device)
-    with pytest.raises(IncompatibleError, match=r"target x86_64_openvino: asks for OpenVINOExecutionProvider, .* CPU"):
-        build.read_needs([], load_target("x86_64_openvino"))
+    styled = pi_bundle(tmp_path / "style.edge", runtime_style)
+    assert "style Runtime" in refusal(IncompatibleError, build.read_needs, [styled], device)
+    assert "no operators at all" in refusal(UsageError, build.read_needs, [], device)
+    said = refusal(IncompatibleError, build.read_needs, [], load_target("x86_64_openvino"))
+    assert said.startswith("target x86_64_openvino: asks for OpenVINOExecutionProvider, ")
 
 
 # A source of ONNX Runtime with no more than the places that are patched or read.
@@ -201,21 +198,19 @@ def test_patches_take_once_and_only_on_the_source_as_published(tmp_path: Path) -
     assert schema.count("#if !defined(ORT_MINIMAL_BUILD)\n") == schema.count("#endif\n") == 2
     assert schema.index("#endif") < schema.index('"get_all_opkernel_def"')
     assert "return()\nfile(GLOB" in (root / "cmake/onnxruntime_python.cmake").read_text()
-    with pytest.raises(UsageError, match=r"is there 0 times, expected 1 .* not the source of ONNX Runtime 1\.21\.0"):
-        apply_patches(root, "1.21.0")
+    said = refusal(UsageError, apply_patches, root, "1.21.0")
+    assert re.search(r"is there 0 times, expected 1 .* not the source of ONNX Runtime 1\.21\.0", said)
     (root / PATCHES["1.21.0"][0].file).unlink()
-    with pytest.raises(UsageError, match="is missing, expected the source"):
-        apply_patches(root, "1.21.0")
-    with pytest.raises(UsageError, match=r"1\.99\.0: no reduced runtime was ever built of it; known: 1\.21\.0"):
-        apply_patches(root, "1.99.0")
+    assert "is missing, expected the source" in refusal(UsageError, apply_patches, root, "1.21.0")
+    said = refusal(UsageError, apply_patches, root, "1.99.0")
+    assert "1.99.0: no reduced runtime was ever built of it; known: 1.21.0" in said
 
 
 def test_a_folder_without_a_version_is_no_source(tmp_path: Path) -> None:
     for text in (None, "", "main\n", "1.21\n"):
         if text is not None:
             (tmp_path / "VERSION_NUMBER").write_text(text)
-        with pytest.raises(UsageError, match="VERSION_NUMBER"):
-            sources.copy_checkout(tmp_path, tmp_path / "copy")
+        assert "VERSION_NUMBER" in refusal(UsageError, sources.copy_checkout, tmp_path, tmp_path / "copy")
 
 
 def test_headers_become_cmake_projects(tmp_path: Path) -> None:
@@ -227,19 +222,17 @@ def test_headers_become_cmake_projects(tmp_path: Path) -> None:
 
 
 def test_headers_of_another_python_are_refused(tmp_path: Path) -> None:
-    include = tmp_path / "usr/include"
-    (include / "python3.11").mkdir(parents=True)
-    (include / "aarch64-linux-gnu/python3.11").mkdir(parents=True)
-    with pytest.raises(MissingDependencyError, match=r"expected the headers of Python 3\.11"):
-        sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
-    (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION 12\n")
-    with pytest.raises(MissingDependencyError, match=r"PY_MINOR_VERSION 11.*the headers of Python 3\.11"):
-        sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
-    (include / "python3.11/patchlevel.h").write_text("#define PY_MINOR_VERSION  11\n")
-    (include / "aarch64-linux-gnu/python3.11/pyconfig.h").write_text("#define SIZEOF_VOID_P 8\n")
-    sources.check_python_headers(tmp_path, "3.11", MACHINES["aarch64"])
-    with pytest.raises(UsageError, match=r"Python 3\.99: a reduced runtime can be built and proved for 3\.11 only"):
-        sources.fetch_python_headers("3.99", MACHINES["aarch64"], tmp_path)
+    given = ("3.13", MACHINES["aarch64"], tmp_path)
+    include = tmp_path / "python3.13-arm64/usr/include"
+    for folder in ("python3.13", "aarch64-linux-gnu/python3.13"):
+        (include / folder).mkdir(parents=True)
+    assert "expected the headers of Python 3.13" in refusal(MissingDependencyError, sources.python_headers, *given)
+    (include / "python3.13/patchlevel.h").write_text("#define PY_MINOR_VERSION 12\n")
+    said = refusal(MissingDependencyError, sources.python_headers, *given)
+    assert "'#define PY_MINOR_VERSION 13', the headers of Python 3.13" in said
+    (include / "python3.13/patchlevel.h").write_text("#define PY_MINOR_VERSION  13\n")
+    (include / "aarch64-linux-gnu/python3.13/pyconfig.h").write_text("#define SIZEOF_VOID_P 8\n")
+    assert sources.python_headers(*given) == include / "python3.13"
 
 
 @pytest.fixture
@@ -275,15 +268,14 @@ def test_missing_programs_and_a_full_disk_are_found_before_anything_is_fetched(
     program(tmp_path / "empty", "aarch64-linux-gnu-g++")
     program(tmp_path / "empty", "protoc", "echo libprotoc 3.12.4")
     assert "protoc is 3.12.4, expected 3.21" in cli(8, *command).err
-    with pytest.raises(OutputError, match=r"0\.5 GB are free, a runtime's build needs 3"):
-        build.check_room(tmp_path, 500_000_000)
+    full = refusal(OutputError, build.check_room, tmp_path, 500_000_000)
+    assert "0.5 GB are free, a runtime's build needs 3" in full
 
 
 class Stage:
-    """Stand-ins for everything that fetches, compiles and emulates; `did` is what they did, in order."""
+    """Stand-ins for everything that fetches, compiles and emulates."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...]) -> None:
-        self.did = list[str]()
         self.source = write_source(folder / "source", known=known)
         self.output = folder / "out"
         self.told = list[tuple[str, int, int]]()
@@ -298,14 +290,14 @@ class Stage:
         monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
         monkeypatch.setattr(sources, "fetch_tools", self._fetch_tools)
         monkeypatch.setattr(sources, "fetch_python_headers", lambda *_: None)
-        monkeypatch.setattr(sources, "check_python_headers", lambda *_: None)
-        monkeypatch.setattr(build, "prove", self._prove)
+        monkeypatch.setattr(sources, "python_headers", lambda python, _, place: place / f"include/python{python}")
+        proof = Proof(tag="t", unit="CPU ms", needed=(), refusals=(), replays=(), start={}, stock_start={})
+        monkeypatch.setattr(build, "prove", Mock(return_value=proof))
         self.ninja = folder / "ninja.sh"
         self.compiles()
 
     def _fetch_tools(self, downloads: Path) -> None:
         tools = sources.tools_folder(downloads)
-        self.did.append("tools")
         told = "install -D build.ninja modules/core/version_string.inc; cp build.ninja opencv_data_config.hpp"
         cmake = f'echo "$@" > {tools}/cmake.txt; pwd > build.ninja; {told}'
         program(tools / "cmake/data/bin", "cmake", cmake)
@@ -318,17 +310,10 @@ class Stage:
         """Decide what Ninja does."""
         self.ninja.write_text(f"{text}\n")
 
-    def _prove(self, wheel: Path, *_: object, **__: object) -> Proof:
-        self.did.append(f"prove {wheel.name}")
-        return Proof(
-            tag="t", unit="CPU ms", needed=("libc.so.6",), refusals=("no",), replays=(), start={}, stock_start={}
-        )
-
-    def build(self, *bundles: Path, target: str = PI) -> build.BuiltRuntime:
+    def build(self, *bundles: Path, target: str = PI, python: str | None = None) -> build.BuiltRuntime:
         self.told.clear()
-        return build.build_runtime(
-            bundles, target, self.output, source=self.source, on_progress=lambda *step: self.told.append(step)
-        )
+        options = {"python": python, "source": self.source, "on_progress": lambda *step: self.told.append(step)}
+        return build.build_runtime(bundles, target, self.output, **options)
 
 
 @pytest.fixture
@@ -343,24 +328,29 @@ def test_steps_are_done_again_for_what_has_changed(
     tmp_path: Path, made: dict[str, bytes], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items())
-    built = stage.build(first)
+    assert stage.build(first).remembered == ()
     assert ("compile", 2, 2) in stage.told
     toolchain = next(cache_folder().rglob("toolchain.cmake")).read_text()
     assert "PROCESSOR aarch64)\nset(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)" in toolchain
-    assert built.remembered == ()
     every = ("download", "patch", "configure", "compile", "package", "prove")
     assert stage.build(first).remembered == every
     assert stage.build(first, second).remembered == every[:3]
+    other = stage.build(first, second, python="3.13")
+    assert other.remembered == every[1:2]  # the objects of the last Python are those of this one
+    assert "/include/python3.13 " in next(cache_folder().rglob("cmake.txt")).read_text()
+    for python, expected in (("3.12", "for 3.11 and 3.13 only"), ("3", "a minor version such as 3.11 or 3.13")):
+        assert expected in refusal(UsageError, stage.build, first, python=python)
+    assert stage.build(first, second).remembered == every[1:2]
     here = pi_bundle(tmp_path / "here.edge", made["mixer"], machine="x86_64", target="x86_64")
     with monkeypatch.context() as patch:
         patch.setattr("platform.machine", lambda: "riscv64")
         assert "this is riscv64" in refusal(UsageError, stage.build, here, target="x86_64")
         patch.setattr("platform.machine", lambda: "x86_64")
         native = stage.build(here, target="x86_64")
-    assert native.runtime.wheel.endswith("manylinux_2_35_x86_64.whl")
-    with zipfile.ZipFile(stage.output / native.runtime.wheel) as archive:
-        module = "onnxruntime/capi/onnxruntime_pybind11_state.cpython-311-x86_64-linux-gnu.so"
-        assert module in archive.namelist()
+    assert native.runtime.wheel.endswith("-cp311-cp311-manylinux_2_35_x86_64.whl")
+    for each, name in ((other, "313-aarch64"), (native, "311-x86_64")):
+        with zipfile.ZipFile(stage.output / each.runtime.wheel) as archive:
+            assert f"onnxruntime/capi/onnxruntime_pybind11_state.cpython-{name}-linux-gnu.so" in archive.namelist()
     assert stage.build(first, second).remembered == every  # each machine has its own objects
     (stage.source / "LICENSE").write_text("changed since\n")
     assert stage.build(first, second).remembered == every[:1]
@@ -396,9 +386,8 @@ def test_a_failed_compilation_shows_its_last_lines_and_goes_on_later(
         ("echo 'one.s: No space left on device'; exit 1", OutputError, "the disk is full"),
     ):
         stage.compiles(text)
-        with pytest.raises(error) as caught:
+        with pytest.raises(error, match=expected):
             stage.build(bundle)
-        assert expected in str(caught.value)
         assert not stage.output.joinpath("runtime.json").exists()
     stage.compiles()
     assert stage.build(bundle).remembered == ("download", "patch", "configure")
@@ -453,10 +442,8 @@ def test_symbols_that_nobody_has_and_paths_of_this_machine_are_found(tmp_path: P
     assert "libc.so.6" in prove.check_library(good, "")
     prove.check_leaks(good, [tmp_path])
     bad = wheel_of(f'void missing(const char *); void f(void) {{ missing("{tmp_path}/source"); }}')
-    with pytest.raises(IncompatibleError, match="undefined symbols: missing"):
-        prove.check_library(bad, "")
-    with pytest.raises(IncompatibleError, match="contains the path"):
-        prove.check_leaks(bad, [tmp_path])
+    assert "undefined symbols: missing" in refusal(IncompatibleError, prove.check_library, bad, "")
+    assert "contains the path" in refusal(IncompatibleError, prove.check_leaks, bad, [tmp_path])
 
 
 def test_this_machine_is_a_board_that_sees_the_given_wheels_alone(tmp_path: Path) -> None:
@@ -493,11 +480,12 @@ class Index:
         self.folder = folder
         needs = ("numpy>=2", "onnxruntime>=1.20.1,!=1.21.0")
         self.sdk = made_up_wheel(folder.parent, "edge_sdk-0.1.0-py3-none-any.whl", needs)
-        made_up_wheel(folder, "onnxruntime-1.31.1-cp311-cp311-manylinux_2_27_aarch64.whl")
         opencv = f"opencv_python_headless-{small.OPENCV.version}-cp37-abi3-manylinux_2_28_aarch64.whl"
         made_up_wheel(folder, opencv, cv2_dot_abi3_dot_so=b"stock")
         numpy = {"tests__test_one_dot_py": b"1", "__init___dot_pyi": b"2", "LICENSE": b"3", "_core_dot_so": b"stock"}
-        made_up_wheel(folder, "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.whl", **numpy)
+        for tag in ("cp311-cp311-manylinux_2_27_aarch64", "cp313-cp313-manylinux_2_27_aarch64"):
+            made_up_wheel(folder, f"onnxruntime-1.31.1-{tag}.whl")
+            made_up_wheel(folder, f"numpy-2.4.6-{tag}.whl", **numpy)
 
 
 @pytest.fixture
@@ -557,7 +545,7 @@ def test_a_wheelhouse_with_the_stock_runtime_compares_it_with_the_bundle_s_range
     operators = ("ai.onnx.contrib:Inverse", *Bundle.open(bundle).manifest.operators)
     contrib = pi_bundle(tmp_path / "b.edge", made["classifier"], operators=operators)
     assert "onnxruntime-extensions" in cli(8, *command, tmp_path / "second", contrib).err
-    numpy = next(index.folder.glob("numpy*"))
+    numpy = next(index.folder.glob("numpy*cp311*"))
     with zipfile.ZipFile(numpy, "a") as archive:
         archive.writestr("numpy/../../x", b"")
     assert "lies outside of it" in cli(2, *command, tmp_path / "second").err
@@ -628,8 +616,14 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
     log = cache_folder() / "runtime" / "aarch64" / "opencv_python_headless-compile.log"
     assert log.read_text().strip() == "/aarch64/build-opencv_python_headless"  # what OpenCV says of its build
     assert len(small.build_small(PI, tmp_path / "small").remembered) == 7
-    house = make_wheelhouse([], PI, index.sdk, tmp_path / "house", replaced=wheels)
-    assert {path.name for path in wheels} < {one.file for one in house}
+    other = small.build_small(PI, tmp_path / "other", python="3.13")
+    assert other.remembered == tuple(f"{small.OPENCV.name}-{step}" for step in ("configure", "compile"))
+    replaced = [other.output / one.file for one in other.wheels]
+    house = {
+        one.file for one in make_wheelhouse([], PI, index.sdk, tmp_path / "house", python="3.13", replaced=replaced)
+    }
+    assert {wheels[0].name, wheels[1].name.replace("cp311", "cp313")} < house
+    assert "onnxruntime-1.31.1-cp313-cp313-manylinux_2_27_aarch64.whl" in house
     pins = (Path(__file__).parents[3] / "constraints.txt").read_text()
     assert all(f"{one.name.replace('_', '-')}=={one.version}" in pins for one in small.PACKAGES)
     assert "aarch64 only" in refusal(UsageError, small.build_small, "x86_64", tmp_path / "small")
@@ -648,9 +642,8 @@ def test_pip_is_ended_when_a_source_is_fetched(tmp_path: Path, monkeypatch: pyte
     sources.fetch_archive("a==1", "a-1.tar.gz", hashlib.sha256(b"whole").hexdigest(), tmp_path)
     assert (tmp_path / "a-1.tar.gz").read_bytes() == b"whole"
     program(tmp_path, "python", "echo 'ERROR: no such thing' >&2; exit 1")
-    with pytest.raises(MissingDependencyError, match=r"the source of b==1 \(no such thing\)"):
-        sources.fetch_archive("b==1", "b-1.tar.gz", "0" * 64, tmp_path)
+    said = refusal(MissingDependencyError, sources.fetch_archive, "b==1", "b-1.tar.gz", "0" * 64, tmp_path)
+    assert "the source of b==1 (no such thing)" in said
     program(tmp_path, "python", "exec sleep 60")
     monkeypatch.setattr(sources, "_PIP_TIMEOUT_S", 0.1)
-    with pytest.raises(MissingDependencyError, match=r"pip cannot fetch .* \(it did not end within 0.1 s\)"):
-        sources.fetch_tools(tmp_path)
+    assert "(it did not end within 0.1 s)" in refusal(MissingDependencyError, sources.fetch_tools, tmp_path)

@@ -154,6 +154,11 @@ CORES = (
 
 PLUGIN_SOURCE = Path(__file__).with_name("icount.c")
 
+PYTHONS = {"3.11": "bookworm", "3.13": "trixie"}
+"""Minor versions of Python that a board can have, and Debian's release with each one's program and headers."""
+PYTHON = "3.11"
+"""The one that it has unless told otherwise."""
+
 
 class Recipe(msgspec.Struct, frozen=True):
     """Everything that decides what a counter counts.
@@ -161,8 +166,8 @@ class Recipe(msgspec.Struct, frozen=True):
     Attributes:
         onnxruntime: the version that runs the models, this machine's own.
         numpy: the version beside it; its share of an inference is nothing that could be seen.
-        qemu: Debian's package version of the emulator. Later ones are linked statically and load no plugins.
-        python: the minor version of that release, on the emulated board.
+        qemu: package version of the emulator in that `release` of Debian. Later ones load no plugins.
+        python: the minor version on the emulated board, whose Debian is that of PYTHONS.
     """
 
     machine: str
@@ -172,7 +177,7 @@ class Recipe(msgspec.Struct, frozen=True):
     numpy: str = "2.4.6"
     qemu: str = "1:7.2*"
     release: str = "bookworm"
-    python: str = "3.11"
+    python: str = PYTHON
 
     @property
     def key(self) -> str:
@@ -181,9 +186,9 @@ class Recipe(msgspec.Struct, frozen=True):
         return f"onnxruntime-{self.onnxruntime}-{digest[:12]}"
 
 
-def current_recipe() -> Recipe:
+def current_recipe(python: str = PYTHON) -> Recipe:
     """Return the recipe for this machine and its ONNX Runtime."""
-    return Recipe(platform.machine(), onnxruntime_version(), PLUGIN_SOURCE.read_text(encoding="utf-8"))
+    return Recipe(platform.machine(), onnxruntime_version(), PLUGIN_SOURCE.read_text(encoding="utf-8"), python=python)
 
 
 Cpu: TypeAlias = Literal["cortex-a72", "cortex-a76"]
@@ -299,9 +304,9 @@ class Counter(Board):
         ]
 
 
-def find_counter(folder: Path | None = None) -> Counter | None:
+def find_counter(folder: Path | None = None, python: str = PYTHON) -> Counter | None:
     """The counter that was set up for this machine and its ONNX Runtime; nothing is downloaded."""
-    recipe = current_recipe()
+    recipe = current_recipe(python)
     counter = Counter(counters_folder(folder) / recipe.key, recipe)
     return counter if counter.record.is_file() else None
 

@@ -22,7 +22,15 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, OutputError
-from edge_sdk_tools.arm_cost.counter import Counter, Recipe, counters_folder, current_recipe, find_counter
+from edge_sdk_tools.arm_cost.counter import (
+    PYTHON,
+    PYTHONS,
+    Counter,
+    Recipe,
+    counters_folder,
+    current_recipe,
+    find_counter,
+)
 from edge_sdk_tools.jobs.runner import OnProgress, one_step, silent
 from edge_sdk_tools.packages import last_words, pip, run_program
 
@@ -130,7 +138,8 @@ _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.
 
 
 def download_wheels(requirements: Sequence[str], python: str, folder: Path, machine: str = "aarch64") -> list[Path]:
-    """Fetch wheels (`name==version`) for a machine into `folder`, without what they depend on."""
+    """Fetch wheels (`name==version`) for a machine into `folder`, by Python, without what they depend on."""
+    folder /= python
     folder.mkdir(parents=True, exist_ok=True)
     fetch_wheels([*requirements, "--no-deps"], python, platforms(machine), folder)
     names = [requirement.replace("==", "-") for requirement in requirements]
@@ -174,13 +183,13 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _DEBIAN = "http://deb.debian.org/debian"
 
 
-def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Counter:
-    """Make sure that there is a counter for this machine and its ONNX Runtime.
+def set_up(folder: Path | None = None, on_progress: OnProgress = silent, python: str = PYTHON) -> Counter:
+    """Make sure that there is a counter for this machine and its ONNX Runtime, with a Python of PYTHONS.
 
     A MissingDependencyError says that a program is missing or something cannot be fetched, an OutputError that the
     folder cannot be written, any other EdgeError that what was fetched does not work on this machine.
     """
-    found = find_counter(folder)
+    found = find_counter(folder, python)
     if found is not None:
         return found
     require_apt()
@@ -192,7 +201,7 @@ def set_up(folder: Path | None = None, on_progress: OnProgress = silent) -> Coun
         place.mkdir(parents=True, exist_ok=True)
         with locked(place):
             # Another process may have made it while this one waited.
-            return find_counter(folder) or _install(place, current_recipe(), compiler, on_progress)
+            return find_counter(folder, python) or _install(place, current_recipe(python), compiler, on_progress)
     except OSError as cause:
         if cause.errno == errno.ENOSPC:
             shutil.rmtree(place / _DOWNLOADS, ignore_errors=True)
@@ -240,7 +249,8 @@ def _add_emulator(counter: Counter, scratch: Path, downloads: Path) -> None:
 
 def _add_system(counter: Counter, scratch: Path, downloads: Path) -> None:
     recipe = counter.recipe
-    apt = Apt("arm64", scratch / "apt-arm64", downloads / "board", debian_sources(recipe.release))
+    sources = debian_sources(PYTHONS[recipe.python])
+    apt = Apt("arm64", scratch / "apt-arm64", downloads / f"board-{recipe.python}", sources)
     make_system(counter.system, apt.download([f"python{recipe.python}", *_BOARD]))
     # A root for qemu's -L: links to what the system holds, and on top files that name the core.
     for core in recipe.cores:

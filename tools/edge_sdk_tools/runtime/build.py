@@ -30,7 +30,7 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import OPERATORS_FILE, PRECISIONS, ReducedRuntime
-from edge_sdk.bundle.target import Target, load_target, refuse_accelerators
+from edge_sdk.bundle.target import Target, refuse_accelerators
 from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError, OutputError, UsageError, one_line
 from edge_sdk_tools.arm_cost.counter import native_python
 from edge_sdk_tools.arm_cost.installation import locked
@@ -44,11 +44,11 @@ from edge_sdk_tools.runtime.recipe import (
     FLAGS,
     HOOK,
     MACHINES,
+    PATCHES,
     PROTOC,
     TOOLCHAIN,
     UNNEEDED,
     defining,
-    patches_of,
     recipe_digest,
     registered,
     unneeded_sources,
@@ -106,15 +106,15 @@ def build_runtime(
         EdgeError: what was given cannot be used; something is missing, full or cannot be fetched; or a program failed,
             with the last lines of what it said.
     """
-    device = load_target(target)
+    device = sources.load_device(target, python)
     defined = [_definition(text) for text in definitions]
-    needs, version = read_needs(bundles, device), python or device.python
-    sources.check_python(version)
-    check_programs({**check_machine(device, version), "protoc": "protobuf-compiler"})
+    needs = read_needs(bundles, device)
+    sources.check_python(device.python)
+    check_programs({**check_machine(device), "protoc": "protobuf-compiler"})
     with open_workspace(output, device.machine, on_progress) as steps:
         if source:
             sources.check_checkout(source, steps.cache)
-        return _Build(steps, needs, device, version, source, defined, jobs).run(output)
+        return _Build(steps, needs, device, source, defined, jobs).run(output)
 
 
 def _definition(text: str) -> str:
@@ -170,17 +170,14 @@ def read_needs(paths: Sequence[Path], device: Target) -> Needs:
     return Needs(opened, config, operators, max(formats))
 
 
-def check_machine(device: Target, python: str) -> dict[str, str]:
+def check_machine(device: Target) -> dict[str, str]:
     """Return the programs that a build needs, with Debian's packages; refuse what cannot be proved here."""
-    machine = MACHINES[device.machine]
+    machine, own, here = MACHINES[device.machine], native_python(device.python), platform.machine()
     if machine.is_emulated:
         return machine.compilers
-    if platform.machine() != device.machine:
-        here = platform.machine()
-        raise UsageError(
-            f"target {device.name}: a runtime for {device.machine} is proved on such a machine, this is {here}"
-        )
-    own = native_python(python)
+    if here != device.machine:
+        where = f"a runtime for {device.machine} is proved on such a machine, this is {here}"
+        raise UsageError(f"target {device.name}: {where}")
     return machine.compilers if Path(own).is_absolute() else {**machine.compilers, own: own}
 
 
@@ -323,35 +320,33 @@ class _Build:
         steps: Steps,
         needs: Needs,
         device: Target,
-        python: str,
         source: Path | None,
         definitions: Sequence[str],
         jobs: int | None,
     ) -> None:
-        self._steps, self._needs, self._device, self._python = steps, needs, device, python
+        self._steps, self._needs, self._device = steps, needs, device
         self._source, self._definitions, self._jobs = source, tuple(definitions), jobs
         self._downloads, self._made, self._machine = steps.downloads, steps.work / "made", MACHINES[device.machine]
-        self._objects = steps.work / f"build-cp{python.replace('.', '')}"
-        self._headers = sources.headers_folder(self._downloads, python, self._machine)
-        self._tools, self._compiler = steps.tools, steps.compiler
+        self._objects = steps.work / "build-onnxruntime"
 
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""
-        do, needs = self._steps.do, self._needs
-        do("download", (self._python, self._source is None, self._tools), self._tools, self._download)
-        sources.check_python_headers(self._headers, self._python, self._machine)
+        do, needs, python = self._steps.do, self._needs, self._device.python
+        do("download", (python, self._source is None), self._steps.tools, self._download)
+        headers = sources.python_headers(python, self._machine, self._downloads)
         given = sources.state_of(self._source) if self._source else "debian"
         tree_file = self._steps.work / "source" / "tree.json"
-        do("patch", (given, recipe_digest()), tree_file, lambda: self._patch(tree_file))
+        shared = (given, recipe_digest(), self._steps.compiler, self._definitions, np.__version__)
+        do("patch", shared, tree_file, lambda: self._patch(tree_file))
         tree = msgspec.json.decode(tree_file.read_bytes(), type=sources.Tree, dec_hook=lambda kind, text: kind(text))
         _check_format(tree, needs.ort_format)
         flags = self._compiler_flags(tree)
-        settings = (given, recipe_digest(), self._python, self._compiler, self._definitions, np.__version__, flags)
-        do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree, flags))
-        do("compile", (*settings, needs.config), self._objects / package.LIBRARY, lambda: self._compile(tree))
+        settings = (shared, flags, headers)
+        do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree, flags, headers))
+        do("compile", (settings, needs.config), self._objects / package.LIBRARY, lambda: self._compile(tree))
         runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
         digests = tuple(bundle.digest for bundle in needs.bundles)
-        inputs = (*settings, needs.config, digests, self._device.name)
+        inputs = (settings, needs.config, digests, self._device.name)
         do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
         runtime = msgspec.json.decode(runtime_file.read_bytes(), type=package.Runtime)
         do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
@@ -362,14 +357,15 @@ class _Build:
     def _download(self) -> None:
         self._downloads.mkdir(exist_ok=True)
         sources.fetch_tools(self._downloads)
-        sources.fetch_python_headers(self._python, self._machine, self._downloads)
+        sources.fetch_python_headers(self._device.python, self._machine, self._downloads)
         if self._source is None:
             sources.download_debian(self._downloads)
 
     def _patch(self, tree_file: Path) -> None:
         folder = tree_file.parent
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        for stale in (folder, self._objects):
+            shutil.rmtree(stale, ignore_errors=True)
+            stale.mkdir()
         given, downloads = self._source, self._downloads
         tree = sources.copy_checkout(given, folder) if given else sources.unpack_debian(downloads, folder)
         tree_file.write_bytes(msgspec.json.encode(tree, enc_hook=str))
@@ -380,17 +376,15 @@ class _Build:
         maps = dict(zip(folders, ("runtime", "build", "dependencies", "onnxruntime"), strict=True))
         options = [f"-ffile-prefix-map={folder}=dependencies" for folder in self._given_folders()]
         options += [f"-ffile-prefix-map={folder}={name}" for folder, name in maps.items()]
-        return " ".join((*options, f"-isystem {self._headers / 'usr' / 'include'}"))
+        return " ".join(options)
 
     def _given_folders(self) -> list[Path]:
         """Return the folders of dependencies among the definitions."""
         pairs = (definition.split("=", 1) for definition in self._definitions)
         return [Path(value) for name, value in pairs if name.startswith(_DEPENDENCY)]
 
-    def _configure(self, tree: sources.Tree, flags: str) -> None:
+    def _configure(self, tree: sources.Tree, flags: str, headers: Path) -> None:
         objects = self._objects
-        shutil.rmtree(objects, ignore_errors=True)
-        objects.mkdir()
         _reduce(self._steps, tree, self._needs, objects)  # CMake wants to see the files
         hook = objects / "hook.cmake"
         hook.write_text(HOOK)
@@ -400,12 +394,11 @@ class _Build:
             **{f"CMAKE_{language}_FLAGS": flags for language in ("C", "CXX", "ASM")},
             "ONNX_CUSTOM_PROTOC_EXECUTABLE": shutil.which("protoc"),
             "Python_EXECUTABLE": sys.executable,
-            "Python_INCLUDE_DIR": self._headers / "usr" / "include" / f"python{self._python}",
+            "Python_INCLUDE_DIR": headers,
             "Python_NumPy_INCLUDE_DIR": np.get_include(),
             **{f"FETCHCONTENT_SOURCE_DIR_{name.upper()}": folder for name, folder in tree.dependencies.items()},
+            "FETCHCONTENT_FULLY_DISCONNECTED": "ON" if tree.dependencies else "OFF",
         }
-        if tree.dependencies:
-            settings["FETCHCONTENT_FULLY_DISCONNECTED"] = "ON"
         if ccache := shutil.which("ccache"):
             settings |= {f"CMAKE_{language}_COMPILER_LAUNCHER": ccache for language in ("C", "CXX")}
         options = ("--compile-no-warning-as-error", *(f"-D{definition}" for definition in self._definitions))
@@ -415,11 +408,11 @@ class _Build:
         _reduce(self._steps, tree, self._needs, self._objects)
         jobs = self._jobs or os.cpu_count() or 1
         library = self._objects / package.LIBRARY
-        command = [str(self._tools / "bin" / "ninja"), f"-j{jobs}", library.stem]
-        is_whole = False
-        while not is_whole:
-            self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._tools))
-            is_whole = not _restore_sources(self._objects, undefined_symbols(library, self._machine.compiler))
+        command = [str(self._steps.tools / "bin" / "ninja"), f"-j{jobs}", library.stem]
+        is_partial = True
+        while is_partial:
+            self._steps.run("compile", command, self._objects, PYTHONPATH=str(self._steps.tools))
+            is_partial = _restore_sources(self._objects, undefined_symbols(library, self._machine.compiler))
 
     def _package(self, tree: sources.Tree, runtime_file: Path) -> None:
         made, needs = self._made, self._needs
@@ -428,17 +421,17 @@ class _Build:
         sets = [bundle.manifest.entry(OPERATORS_FILE) for bundle in needs.bundles]
         record = ReducedRuntime(needs.operators, tuple(sorted({entry.sha256 for entry in sets if entry})))
         library = self._objects / package.LIBRARY
-        wheel, sizes = package.write_wheel(tree, library, record, self._python, self._device.machine, self._tools, made)
+        wheel, sizes = package.write_wheel(tree, library, record, self._device, self._steps.tools, made)
         runtime = package.Runtime(
             wheel=wheel.name,
             sha256=sources.sha256_of(wheel),
             onnxruntime=tree.version,
-            python=self._python,
+            python=self._device.python,
             target=self._device.name,
-            compiler=self._compiler,
+            compiler=self._steps.compiler,
             flags=FLAGS,
             operators=tuple(needs.config.splitlines()),
-            patches=tuple(f"{patch.file}: {patch.name}" for patch in patches_of(tree.version)),
+            patches=tuple(f"{patch.file}: {patch.name}" for patch in PATCHES[tree.version]),
             bundles={bundle.manifest.name: bundle.digest for bundle in needs.bundles},
             sizes=sizes,
             components=tree.components,
@@ -453,7 +446,6 @@ class _Build:
             self._needs.operators,
             self._device,
             version=runtime.onnxruntime,
-            python=self._python,
             private=(self._steps.cache, Path.home(), Path(sys.prefix), *self._given_folders()),
             downloads=self._downloads,
             on_progress=self._steps.on_progress,

@@ -81,22 +81,22 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_wheel(
-    tree: Tree, library: Path, record: ReducedRuntime, python: str, machine: str, tools: Path, folder: Path
+    tree: Tree, library: Path, record: ReducedRuntime, device: Target, tools: Path, folder: Path
 ) -> tuple[Path, Sizes]:
     """Write the wheel into an empty folder, with the platform tag that its library's symbols allow.
 
     `library` is as it was linked, and a stripped copy goes into the wheel; `record` is what a device reads of it.
-    `machine` is the library's, `tools` a folder with auditwheel.
+    `tools` is a folder with auditwheel.
     """
-    binutils = MACHINES[machine].compiler
+    machine = MACHINES[device.machine]
     small = folder / LIBRARY
-    output_of([f"{binutils}strip", "--strip-unneeded", "-o", str(small), str(library)])
-    number = python.replace(".", "")
-    files = _files(tree, small.read_bytes(), record, f"{number}-{MACHINES[machine].triplet}")
-    sections = _sections(output_of([f"{binutils}size", "-A", str(small)]))
+    output_of([f"{machine.compiler}strip", "--strip-unneeded", "-o", str(small), str(library)])
+    number = device.python.replace(".", "")
+    files = _files(tree, small.read_bytes(), record, f"{number}-{machine.triplet}")
+    sections = _sections(output_of([f"{machine.compiler}size", "-A", str(small)]))
     version, tag = f"{tree.version}.post1", f"cp{number}-cp{number}"
-    loose = _write(folder, version, f"{tag}-linux_{machine}", files, python)
-    wheel = _write(folder, version, f"{tag}-{platform_of(loose, tools)}", files, python)
+    loose = _write(folder, version, f"{tag}-linux_{device.machine}", files, device.python)
+    wheel = _write(folder, version, f"{tag}-{platform_of(loose, tools)}", files, device.python)
     loose.unlink()
     sizes = Sizes(wheel.stat().st_size, sum(map(len, files.values())), small.stat().st_size, sections)
     small.unlink()
@@ -180,12 +180,11 @@ def _files(tree: Tree, library: bytes, record: ReducedRuntime, extension: str) -
 
 
 def _write(folder: Path, version: str, tag: str, files: dict[str, bytes], python: str) -> Path:
-    major, minor = python.split(".")
     information = f"onnxruntime-{version}.dist-info"
     metadata = (
         f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {version}\nLicense: MIT License\n"
         "Summary: ONNX Runtime with the operators of some models only, built by edge-sdk\n"
-        f"Requires-Python: >={python},<{major}.{int(minor) + 1}\nRequires-Dist: numpy>=1.21.6\n"
+        f"Requires-Python: =={python}.*\nRequires-Dist: numpy>=1.21.6\n"
     )
     wheel = f"Wheel-Version: 1.0\nGenerator: edge-sdk\nRoot-Is-Purelib: false\nTag: {tag}\n"
     path = folder / f"onnxruntime-{version}-{tag}.whl"
@@ -215,24 +214,19 @@ def pack_wheel(path: Path, files: dict[str, bytes]) -> None:
 def bill_of_materials(runtime: Runtime) -> bytes:
     """Return the SBOM of a runtime as CycloneDX 1.5 in JSON."""
 
-    def component(one: Component) -> dict[str, object]:
-        hashes = [{"alg": "SHA-256", "content": one.sha256}] if one.sha256 else None
-        described: dict[str, object] = {
-            "type": "library",
-            "name": one.name,
-            "licenses": [{"license": {"id": one.licence}}],
-        }
-        described |= {"version": one.version, "hashes": hashes, "purl": one.purl}
-        return {key: value for key, value in described.items() if value}
+    def component(name: str, version: str, sha256: str, purl: str, licence: str = "") -> dict[str, object]:
+        found: dict[str, object] = {"type": "library", "name": name, "version": version, "purl": purl}
+        found["licenses"] = licence and [{"license": {"id": licence}}]
+        found["hashes"] = sha256 and [{"alg": "SHA-256", "content": sha256}]
+        return {key: value for key, value in found.items() if value}
 
     version = runtime.wheel.split("-")[1]
-    subject: dict[str, object] = {"type": "library", "name": "onnxruntime", "version": version}
-    subject |= {"hashes": [{"alg": "SHA-256", "content": runtime.sha256}], "purl": f"pkg:pypi/onnxruntime@{version}"}
+    subject = component("onnxruntime", version, runtime.sha256, f"pkg:pypi/onnxruntime@{version}")
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
         "metadata": {"component": subject, "tools": [{"name": "edge-sdk", "version": runtime.edge_sdk}]},
-        "components": [component(one) for one in runtime.components],
+        "components": [component(c.name, c.version, c.sha256, c.purl, c.licence) for c in runtime.components],
     }
     return pretty(document)

@@ -29,7 +29,7 @@ from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.arm_cost.counter import CPUS, Board, Counter, Recipe, board_outputs, current_recipe, spoken
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up, unpack_wheels
-from edge_sdk_tools.jobs.runner import OnProgress, silent
+from edge_sdk_tools.jobs.runner import OnProgress
 from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.quantize.convert import convert
 from edge_sdk_tools.runtime.package import output_of
@@ -143,7 +143,6 @@ def prove(
     device: Target,
     *,
     version: str,
-    python: str,
     private: Sequence[Path],
     downloads: Path,
     on_progress: OnProgress,
@@ -158,19 +157,17 @@ def prove(
     check_leaks(wheel, private)
     with tempfile.TemporaryDirectory(prefix="edge-sdk-prove-") as scratch:
         folder = Path(scratch)
-        recipe = msgspec.structs.replace(current_recipe(), onnxruntime=version, python=python)
-        [same] = download_wheels([f"onnxruntime=={version}"], python, downloads, device.machine)
-        reduced: Board
-        stock: Board
-        newest: Board
-        if machine.is_emulated:
-            newest = counter = set_up(on_progress=silent)
-            reduced, stock = (board_with(counter, [one], folder / one.stem, version) for one in (wheel, same))
-        else:
-            [numpy] = download_wheels([f"numpy=={recipe.numpy}"], python, downloads, device.machine)
-            reduced, stock = (native_board([one, numpy], folder / one.stem, recipe) for one in (wheel, same))
-            newest = stock
-        by_core = {core: (reduced, stock if _runs(stock, core) else newest) for core in machine.cores}
+        recipe = msgspec.structs.replace(current_recipe(device.python), onnxruntime=version)
+        wanted = [f"onnxruntime=={version}", *([] if machine.is_emulated else [f"numpy=={recipe.numpy}"])]
+        same, *others = download_wheels(wanted, device.python, downloads, device.machine)
+        counter = set_up(python=device.python) if machine.is_emulated else None
+
+        def board_of(one: Path) -> Board:
+            wheels, place = [one, *others], folder / one.stem
+            return board_with(counter, wheels, place, version) if counter else native_board(wheels, place, recipe)
+
+        reduced, stock = board_of(wheel), board_of(same)
+        by_core = {core: (reduced, stock if _runs(stock, core) else counter or stock) for core in machine.cores}
         refusals = _refusals(reduced, operators, device, folder)
         models = [(b.with_primary(v.file), v.file) for b in bundles for v in b.manifest.variants]
         replays = list[Replayed]()

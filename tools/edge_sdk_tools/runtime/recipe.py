@@ -133,19 +133,13 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
 """Patches by the version of ONNX Runtime; a version that is not here was never built and is refused."""
 
 
-def patches_of(version: str) -> tuple[Patch, ...]:
-    """Return the patches of a version; raise UsageError for one that was never built."""
-    try:
-        return PATCHES[version]
-    except KeyError:
-        known = ", ".join(PATCHES)
-        raise UsageError(f"ONNX Runtime {version}: no reduced runtime was ever built of it; known: {known}") from None
-
-
 def patched_files(tree: Path, version: str) -> dict[Path, str]:
     """Return the text of each changed file; refuse a source of an unknown version, or that is not as published."""
+    if version not in PATCHES:
+        known = ", ".join(PATCHES)
+        raise UsageError(f"ONNX Runtime {version}: no reduced runtime was ever built of it; known: {known}")
     changed = dict[Path, str]()
-    for patch in patches_of(version):
+    for patch in PATCHES[version]:
         path = tree / patch.file
         try:
             before = changed.get(path) or path.read_text(encoding="utf-8")
@@ -261,8 +255,12 @@ UNNEEDED = "unneeded.txt"
 # Everything is compiled for size but the kernels: DequantizeLinear alone would be several times slower, the tables,
 # QuickGelu and Slice of a YOLOX-nano took 8 % more instructions, and the sums of weights a sixth of a load on x86_64.
 # Reading headers is half of the compiler's time, hence those that are compiled once. ccache does not keep what is
-# compiled with them; told to, it returned an object whose macro had changed.
+# compiled with them; told to, it returned an object whose macro had changed. The module alone sees Python's headers, so
+# that all other objects do for every Python. CMake's own Python::NumPy is there for the Python that runs it only.
 HOOK = """\
+add_library(Python::NumPy INTERFACE IMPORTED)
+target_include_directories(Python::NumPy INTERFACE
+  "${Python_INCLUDE_DIR}" "${Python_INCLUDE_DIR}/.." "${Python_NumPy_INCLUDE_DIR}")
 function(edge_sdk_settings)
   target_compile_options(onnxruntime_mlas PRIVATE -O3)
   set_source_files_properties("${ONNXRUNTIME_ROOT}/core/providers/cpu/quantization/quantize_linear.cc"

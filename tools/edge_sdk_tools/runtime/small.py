@@ -23,9 +23,9 @@ import cv2
 import msgspec
 import numpy as np
 
-from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import IncompatibleError, UsageError
-from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Cpu
+from edge_sdk_tools.arm_cost.counter import CPUS, PYTHONS, Counter, Cpu
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.runtime import sources
@@ -200,12 +200,15 @@ class SmallBuild(msgspec.Struct, frozen=True):
     took: dict[str, tuple[float, float]]
 
 
-def build_small(target: str, output: Path, *, jobs: int | None = None, on_progress: OnProgress = silent) -> SmallBuild:
+def build_small(
+    target: str, output: Path, *, python: str | None = None, jobs: int | None = None, on_progress: OnProgress = silent
+) -> SmallBuild:
     """Compile, package and prove a small OpenCV and numpy.
 
     Args:
         target: name or file of the device, an aarch64 one.
         output: folder for the wheels and small.json.
+        python: minor version on the device; the target's own by default.
         jobs: compilers at once; one for each CPU by default.
         on_progress: called with a step, how much of it is done, and how much there is.
 
@@ -213,9 +216,10 @@ def build_small(target: str, output: Path, *, jobs: int | None = None, on_progre
         IncompatibleError: the small wheels give other results than the stock ones.
         EdgeError: as of `build_runtime`.
     """
-    device = load_target(target)
+    device = sources.load_device(target, python)
     if device.machine != _MACHINE:
         raise UsageError(f"target {device.name} is {device.machine}; small packages are built for {_MACHINE} only")
+    sources.check_python(device.python)
     check_programs(_PI.compilers)
     with open_workspace(output, _MACHINE, on_progress) as steps:
         return _Build(steps, device, jobs or os.cpu_count() or 1).run(output)
@@ -227,7 +231,8 @@ class _Build:
     def __init__(self, steps: Steps, device: Target, jobs: int) -> None:
         self._steps, self._device, self._jobs = steps, device, jobs
         self._downloads, self._made = steps.downloads, steps.work / "small"
-        self._headers = sources.headers_folder(self._downloads, device.python, _PI) / "usr" / "include"
+        # The library of OpenCV is the same for every Python.
+        self._pythons = {OPENCV.name: next(iter(PYTHONS)), NUMPY.name: device.python}
         self._tools = steps.tools
         self._trees = {package.name: steps.work / f"source-{package.name}" for package in PACKAGES}
         self._objects = {package.name: steps.work / f"build-{package.name}" for package in PACKAGES}
@@ -236,16 +241,15 @@ class _Build:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, python = self._steps.do, self._device.python
         recipe = (PACKAGES, OPENCV_FLAGS, TOOLCHAIN, NUMPY_FLAGS, _CROSS, _PRETENDED)
-        settings = (*recipe, python, self._steps.compiler, np.__version__)
-        do("small-download", (PACKAGES, python, self._tools), self._stock(NUMPY).parent, self._download)
-        sources.check_python_headers(self._headers.parents[1], python, _PI)
+        settings = (*recipe, self._steps.compiler, np.__version__)
+        do("small-download", (PACKAGES, python), self._stock(NUMPY).parent, self._download)
         for package, configure in ((OPENCV, self._configure_opencv), (NUMPY, self._configure_numpy)):
-            objects = self._objects[package.name]
+            objects, own = self._objects[package.name], self._pythons[package.name]
             fresh, compiled = partial(self._fresh, package, configure), partial(self._compile, package)
-            do(f"{package.name}-configure", settings, objects / "build.ninja", fresh)
-            do(f"{package.name}-compile", settings, objects / "compiled", compiled)
+            do(f"{package.name}-configure", (*settings, own), objects / "build.ninja", fresh)
+            do(f"{package.name}-compile", (*settings, own), objects / "compiled", compiled)
         record = self._made / "small.json"
-        do("small-package", settings, record, lambda: self._package(record))
+        do("small-package", (*settings, python), record, lambda: self._package(record))
         wheels = msgspec.json.decode(record.read_bytes(), type=tuple[SmallWheel, ...])
         proof = self._made / "small-proof.json"
         do("small-prove", (wheels, PEAK, _CALLS), proof, lambda: self._prove(wheels, proof))
@@ -255,13 +259,14 @@ class _Build:
 
     def _stock(self, package: Package) -> Path:
         """Return the file of the stock wheel, or a file that is not there."""
-        folder = self._downloads / "stock"
+        folder = self._downloads / "stock" / self._device.python
         return next(folder.glob(f"{package.name}-{package.version}-*.whl"), folder / "none" / "none")
 
     def _download(self) -> None:
         self._downloads.mkdir(exist_ok=True)
         sources.fetch_tools(self._downloads)
-        sources.fetch_python_headers(self._device.python, _PI, self._downloads)
+        for python in self._pythons.values():
+            sources.fetch_python_headers(python, _PI, self._downloads)
         for package in PACKAGES:
             sources.fetch_archive(package.requirement, package.archive, package.sha256, self._downloads)
         wanted = [package.requirement for package in PACKAGES]
@@ -279,11 +284,14 @@ class _Build:
         # The wheels must not name folders of this machine; of several that match, the last one counts.
         folders = (self._steps.cache, self._objects[package.name], self._trees[package.name])
         maps = [f"-ffile-prefix-map={folder}={name}" for folder, name in zip(folders, "wbs", strict=True)]
-        include = self._headers / f"python{self._device.python}"
-        return [*maps, f"-I{include}", "-isystem", str(self._headers)]
+        include = self._include(package)
+        return [*maps, f"-I{include}", "-isystem", str(include.parent)]
+
+    def _include(self, package: Package) -> Path:
+        return sources.python_headers(self._pythons[package.name], _PI, self._downloads)
 
     def _configure_opencv(self, tree: Path, objects: Path) -> None:
-        include = self._headers / f"python{self._device.python}"
+        include = self._include(OPENCV)
         settings: dict[str, object] = {
             **OPENCV_FLAGS,
             **{f"CMAKE_{language}_FLAGS": " ".join(self._flags(OPENCV)) for language in ("C", "CXX")},
@@ -306,7 +314,7 @@ class _Build:
         return text
 
     def _configure_numpy(self, tree: Path, objects: Path) -> None:
-        number, include = self._device.python.replace(".", ""), self._headers / f"python{self._device.python}"
+        number, include = self._device.python.replace(".", ""), self._include(NUMPY)
         (objects / "sitecustomize.py").write_text(_PRETENDED.format(number=number, include=str(include)))
         python = objects / "python"
         python.write_text(f'#!/bin/sh\nPYTHONPATH="{objects}:{self._tools}" exec "{sys.executable}" "$@"\n')
@@ -371,7 +379,7 @@ class _Build:
         return SmallWheel(wheel.name, sources.sha256_of(wheel), unpacked_size(wheel), unpacked_size(stock))
 
     def _prove(self, wheels: tuple[SmallWheel, ...], proof: Path) -> None:
-        counter = set_up(on_progress=silent)
+        counter = set_up(python=self._device.python)
         with tempfile.TemporaryDirectory(prefix="edge-sdk-small-") as scratch:
             folder = Path(scratch)
             small = board_with(counter, [self._made / wheel.file for wheel in wheels], folder / "small")

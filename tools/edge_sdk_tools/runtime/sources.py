@@ -20,7 +20,9 @@ from pathlib import Path
 
 import msgspec
 
+from edge_sdk.bundle.target import Target, load_target
 from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.arm_cost.counter import PYTHONS
 from edge_sdk_tools.arm_cost.installation import Apt, debian_sources, host_architecture, require_apt, unpack
 from edge_sdk_tools.packages import last_words, pip, run_program
 from edge_sdk_tools.runtime.recipe import (
@@ -36,7 +38,6 @@ from edge_sdk_tools.runtime.recipe import (
 _RELEASE = "trixie"
 _ONNXRUNTIME = Dependency("onnxruntime", "onnxruntime", "MIT")
 _COMPILED = (_ONNXRUNTIME, *DEPENDENCIES)
-_PYTHONS = {"3.11": "bookworm"}  # the Debian release that has it, for its headers
 _TOOLS = ("cmake==3.31.10", "ninja==1.13.0", "auditwheel==6.8.2", "cython==3.2.4")
 _PIP_TIMEOUT_S = 600
 _NOT_COPIED = (".git", "build")  # of a checkout: its history, and what was built in it
@@ -126,42 +127,47 @@ def version_of(source: Path) -> str:
     return text
 
 
+def load_device(target: str, python: str | None) -> Target:
+    """Return a target by its name or file, with this minor version of Python in place of its own where one is given."""
+    device = load_target(target)
+    if python and not re.fullmatch(r"3\.1\d", python):
+        raise UsageError(f"--python {python[:20]!r}: expected a minor version such as {' or '.join(PYTHONS)}")
+    return msgspec.structs.replace(device, python=python or device.python)
+
+
 def check_python(python: str) -> None:
-    """Refuse a version of Python whose headers Debian does not have."""
-    if python not in _PYTHONS:
-        known = " and ".join(_PYTHONS)
-        raise UsageError(f"Python {python}: a reduced runtime can be built and proved for {known} only")
-
-
-def headers_folder(downloads: Path, python: str, machine: Machine) -> Path:
-    """Return the folder of the headers of a machine's Python."""
-    return downloads / f"python{python}-{machine.architecture}"
+    """Refuse a version of Python that no Debian has, for its headers and for the proof."""
+    if python not in PYTHONS:
+        known = " and ".join(PYTHONS)
+        raise UsageError(f"Python {python}: what a device installs can be compiled and proved for {known} only")
 
 
 def fetch_python_headers(python: str, machine: Machine, folder: Path) -> None:
-    """Fetch the headers of a machine's Python and unpack them into their folder in `folder`."""
-    check_python(python)
-    system, name = headers_folder(folder, python, machine), machine.architecture
+    """Fetch the headers of a machine's Python and unpack them into a folder of their own in `folder`."""
+    name = machine.architecture
+    system = folder / f"python{python}-{name}"
     if not system.is_dir():
         require_apt()
-        apt = Apt(name, folder / f"apt-{name}", folder / f"archives-{name}", debian_sources(_PYTHONS[python]))
+        state, archives = (folder / f"{kind}-{system.name}" for kind in ("apt", "archives"))
         package = f"libpython{python}-dev"
-        apt.fetch(["download", package], folder)
+        Apt(name, state, archives, debian_sources(PYTHONS[python])).fetch(["download", package], folder)
         partial = folder / f".{system.name}"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        unpack(max(folder.glob(f"{package}_*_{name}.deb"), key=_age), partial)
+        unpack(max(folder.glob(f"{package}_*_{name}.deb"), key=os.path.getmtime), partial)
         partial.rename(system)
-    check_python_headers(system, python, machine)
 
 
-def check_python_headers(system: Path, python: str, machine: Machine) -> None:
-    """Raise MissingDependencyError where the headers in `system` are not those of this Python on that machine."""
-    again = f"the headers of Python {python}; remove {system}, and they are fetched again"
-    include, folder = system / "usr" / "include", f"python{python}"
+def python_headers(python: str, machine: Machine, folder: Path) -> Path:
+    """Return the folder with Python.h of what was fetched into `folder`; its parent has folders of machines.
+
+    Raise MissingDependencyError where these are not the headers of this Python on that machine.
+    """
+    system, name = folder / f"python{python}-{machine.architecture}", f"python{python}"
+    again, include = f"the headers of Python {python}; remove {system}, and they come again", system / "usr/include"
     for path, wanted in (
-        (include / folder / "patchlevel.h", f"#define PY_MINOR_VERSION {python.split('.')[1]}"),
-        (include / machine.triplet / folder / "pyconfig.h", "#define SIZEOF_VOID_P 8"),
+        (include / name / "patchlevel.h", f"#define PY_MINOR_VERSION {python.split('.')[1]}"),
+        (include / machine.triplet / name / "pyconfig.h", "#define SIZEOF_VOID_P 8"),
     ):
         try:
             text = " ".join(path.read_text(encoding="utf-8", errors="replace").split())
@@ -169,6 +175,7 @@ def check_python_headers(system: Path, python: str, machine: Machine) -> None:
             raise MissingDependencyError(f"{path} is missing, expected {again}") from cause
         if wanted not in text:
             raise MissingDependencyError(f"{path}: expected {wanted!r}, {again}")
+    return include / name
 
 
 def state_of(source: Path) -> str:
@@ -248,16 +255,12 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _age(path: Path) -> float:
-    return path.stat().st_mtime
-
-
 def _archive(folder: Path, dependency: Dependency) -> Path:
     """Return the newest archive of a package; the server may have had an older one earlier."""
     found = [*folder.glob(f"{dependency.package}_*.orig.tar.*"), *folder.glob(f"{dependency.package}_*.deb")]
     if not found:
         raise MissingDependencyError(f"{folder}: nothing of {dependency.package} was fetched")
-    return max(found, key=_age)
+    return max(found, key=os.path.getmtime)
 
 
 def unpack_source(archive: Path, folder: Path) -> None:

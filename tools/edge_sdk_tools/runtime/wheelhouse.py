@@ -19,13 +19,13 @@ import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
-from edge_sdk.bundle.target import Target, load_target, refuse_accelerators
+from edge_sdk.bundle.target import Target, refuse_accelerators
 from edge_sdk.core.errors import OutputError, UsageError, first_line
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.runtime.package import check_built_for, needed_files, pack_wheel, unpacked_size
-from edge_sdk_tools.runtime.sources import sha256_of
+from edge_sdk_tools.runtime.sources import load_device, sha256_of
 
 REQUIREMENTS = "requirements.txt"
 _BUILD = "1edge"
@@ -55,6 +55,7 @@ def make_wheelhouse(
     wheel: Path,
     output: Path,
     *,
+    python: str | None = None,
     replaced: Sequence[Path] = (),
     constraints: Path | None = None,
 ) -> list[Gathered]:
@@ -65,6 +66,7 @@ def make_wheelhouse(
         target: name or file of the device.
         wheel: file of edge-sdk's wheel, as `make wheel` writes it.
         output: folder that does not exist yet.
+        python: minor version on the device; the target's own by default.
         replaced: files of wheels in place of the stock ones: a reduced ONNX Runtime, a small OpenCV and numpy.
         constraints: file with pip's constraints; what it says of onnxruntime does not count with a reduced one.
 
@@ -72,7 +74,7 @@ def make_wheelhouse(
         IncompatibleError: a bundle is for another machine, or does not run with that ONNX Runtime.
         EdgeError: a file is no wheel, or not for this target; or one cannot be fetched or written.
     """
-    device = load_target(target)
+    device = load_device(target, python)
     opened = [Bundle.open(path) for path in bundles]
     if os.path.lexists(output):
         raise UsageError(f"{output}: exists already; give a folder that does not")
@@ -141,7 +143,9 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
         python.startswith(("py3", f"cp3{minor}"))
         or (abi == "abi3" and python in {f"cp3{older}" for older in range(minor)})
     ):
-        raise UsageError(f"{path}: for {python}, target {device.name} has Python {device.python}")
+        raise UsageError(
+            f"{path}: for {python}, target {device.name} has Python {device.python}; --python names another one"
+        )
     if platform != "any" and not platform.endswith(f"_{device.machine}"):
         raise UsageError(f"{path}: for {platform}, target {device.name} is {device.machine}")
     return _Runtime(parts[1], reduced)
