@@ -106,7 +106,7 @@ endian = 'little'
 _PRETENDED = """\
 import sysconfig
 found, paths = sysconfig.get_config_vars(), sysconfig.get_paths
-found["EXT_SUFFIX"] = ".cpython-{number}-aarch64-linux-gnu.so"
+found |= {{"EXT_SUFFIX": ".cpython-{number}-aarch64-linux-gnu.so", "INCLUDEPY": {include!r}}}
 sysconfig.get_paths = lambda *a, **k: {{**paths(*a, **k), "include": {include!r}, "platinclude": {include!r}}}
 """
 
