@@ -9,6 +9,7 @@ left, and a square walks below them.
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 import time
@@ -20,6 +21,7 @@ from threading import Event
 import numpy as np
 
 from edge_sdk.core.errors import CameraError, descriptor_shortage, missing_permission, printable
+from edge_sdk.core.files import read_regular
 from edge_sdk.core.frame import Image
 from edge_sdk.sources.location import (
     AS_IT_COMES,
@@ -188,7 +190,12 @@ class EveryFrame(PicturesInTurn):
             video.capture.release()
 
 
-_EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX / 1e6:.1f} million pixels at most"
+_MOST_BYTES = 1 << 28  # of an image file: more than so many pixels take without compression
+_EXPECTED = (
+    "expected whole JPEG, PNG, BMP, WebP or PPM files of "
+    f"{MAX_READ_PX / 1e6:.1f} million pixels and {_MOST_BYTES >> 20} MiB at most"
+)
+_THIS_FILE_ALONE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EINVAL)  # others may be readable
 
 
 class ImageFiles(PicturesInTurn):
@@ -242,10 +249,11 @@ def image_paths(path: Path) -> list[Path]:
 
 def _read(path: Path) -> Image | None:
     try:
-        data = path.read_bytes()
-    except (FileNotFoundError, PermissionError):  # only this file is missing; others may exist
-        return None
-    except OSError as cause:  # a fault of the disk or no free descriptor, which would also hit the next file
+        data = read_regular(path, _MOST_BYTES)
+    except OSError as cause:
+        if cause.errno in _THIS_FILE_ALONE:
+            return None
+        # A fault of the disk or no free descriptor, which would also hit the next file.
         raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
     # Decoded from memory, where OpenCV 5 refuses a truncated JPEG; reading the file itself gives a half-grey picture.
     return decode(data)

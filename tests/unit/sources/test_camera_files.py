@@ -261,6 +261,7 @@ def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytes
     write_images(folder, [f"{i}.jpg" for i in range(6)])
     for name, data in (("0.jpg", b""), ("2.jpg", b"no image"), ("5.jpg", b"\xff\xd8\xff")):
         (folder / name).write_bytes(data)
+    os.truncate(folder / "2.jpg", 1 << 40)
     source = open_source(str(folder))
     frames = _drained(source)
     assert [f.seq for f in frames] == [1, 3, 4]
@@ -271,11 +272,11 @@ def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytes
 def test_images_that_cannot_be_read_now_are_not_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_images(tmp_path / "images", [f"{i}.png" for i in range(9)])
 
-    def fails(path: Path) -> bytes:
+    def fails(path: Path, limit: int) -> bytes:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
 
     with closing(open_source(str(tmp_path / "images"))) as source:
-        monkeypatch.setattr(Path, "read_bytes", fails)
+        monkeypatch.setattr("edge_sdk.sources.files.read_regular", fails)
         with pytest.raises(CameraError, match=r"\.png: cannot be read: Too many open files"):
             list(_frames(source))
 
