@@ -165,7 +165,9 @@ class Service:
                 self._refuse(failure_line(cause))
             else:
                 self._take(*fresh)
-                self._tell("")
+                return  # who asked is told when all that changed has begun, or cannot
+        if self._told is not None and self._reading is None and not self._stop.reload:
+            self._tell(self._supervisor.not_taken)
         if not self._stop.reload or self._reading is not None:
             return
         self._stop.reload = False  # before reading: a later request may follow a later change of the files

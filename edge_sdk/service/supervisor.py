@@ -38,6 +38,7 @@ class _Camera:
     """One camera's pipelines: `running` has the camera until another takes its place, which `coming` is about to do.
 
     `again_s` is the time of the restart after a failure; `left_out` the error because of which there will be none.
+    `not_taken` says why the settings of the last reload do not run; it is empty where they do.
     """
 
     def __init__(self, running: Pipeline, started_s: float, backoff: Backoff) -> None:
@@ -45,6 +46,7 @@ class _Camera:
         self.coming: Pipeline | None = None
         self.again_s: float | None = None
         self.left_out: EdgeError | None = None
+        self.not_taken = ""
 
     @property
     def is_over(self) -> bool:
@@ -105,6 +107,7 @@ class Supervisor:
                 and now.digests in ((), tuple(digests[path] for path in each.bundles))
             ):
                 stay.append(name)
+                self._set_not_taken(self._cameras[name], "")
             else:
                 change.append(name)
                 self._replace(self._cameras[name], each)
@@ -136,6 +139,16 @@ class Supervisor:
         """The most severe error that keeps a pipeline from running; None where none is left out."""
         out = [camera.left_out for camera in self._cameras.values() if camera.left_out is not None]
         return min(out, key=lambda failure: worst_first(failure.exit_code), default=None)
+
+    @property
+    def not_taken(self) -> str:
+        """Why pipelines do not run as the last reload has them, one after another; empty where all do."""
+        whys = list[str]()
+        for name, camera in self._cameras.items():
+            failure = camera.running.failure
+            if why := camera.not_taken or ("" if failure is None else failure_line(failure)):
+                whys.append(f"{name}: {why}")
+        return "; ".join(whys)
 
     @property
     def have_begun(self) -> bool:
@@ -183,6 +196,11 @@ class Supervisor:
             camera.coming = self._make(settings, None, before)
             camera.coming.start()
 
+    def _set_not_taken(self, camera: _Camera, why: str) -> None:
+        if camera.not_taken != why:
+            camera.not_taken = why
+            camera.running.warn("not_taken", why)
+
     def _look_at_coming(self) -> None:
         for name, camera in self._cameras.items():
             coming = camera.coming
@@ -190,8 +208,10 @@ class Supervisor:
                 continue
             camera.coming = None
             if coming.failure is not None and not coming.has_place and not camera.running.is_over:
-                _log.info(f"{name}: the new settings cannot run, what ran goes on: {failure_line(coming.failure)}")
+                self._set_not_taken(camera, failure_line(coming.failure))
+                _log.info(f"{name}: the new settings cannot run, what ran goes on: {camera.not_taken}")
             else:
+                camera.not_taken = ""
                 self._ending.append(camera.running)
                 camera.running, camera.started_s = coming, self._clock_s()
 

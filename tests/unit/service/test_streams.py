@@ -214,6 +214,9 @@ def test_new_settings_that_cannot_run_leave_the_stream_that_runs_until_it_fails(
     scene.streams.look()
     assert scene.said == ["gate: the new settings cannot run, what ran goes on: altered"]
     assert (scene["gate"], ran.events, scene.streams.have_begun) == (ran, ["start"], True)
+    assert (scene.streams.not_taken, ran.warned) == ("gate: altered", ["not_taken: altered"])
+    scene.change(settings("gate"))
+    assert (scene.streams.not_taken, ran.warned[1:]) == ("", ["not_taken: "])
     scene.change(settings("gate", "0"))
     scene.fail("gate", CameraError("gone"))
     assert len(scene.said) == 1  # the one that comes is waited for
