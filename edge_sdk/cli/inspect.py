@@ -244,7 +244,7 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
 def _wishes(found: Inspection) -> str:
     providers = ", then ".join(p.removesuffix("ExecutionProvider") for p in found.providers)
     threads = "1 thread" if found.intra_op_num_threads == 1 else f"{found.intra_op_num_threads} threads"
-    return f"{providers}; {threads}{', spinning' if found.allow_spinning else ''}; {found.memory_mb} MiB of memory"
+    return f"{providers}; {threads}{', spinning' if found.allow_spinning else ''}; a board with {found.memory_mb} MiB"
 
 
 def _variant(one: Variant, size: int) -> str:

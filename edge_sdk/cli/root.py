@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import errno
 import faulthandler
 import importlib
@@ -69,6 +70,8 @@ class _LazyCommands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
+            if near := difflib.get_close_matches(cmd_name, _COMMANDS, n=1):
+                ctx.fail(f"No such command {cmd_name!r}, did you mean {near[0]!r}?")
             return None
         module, _, name = _PLACES.get(cmd_name, f"{cmd_name.replace('-', '_')}.command").rpartition(".")
         with no_collection():

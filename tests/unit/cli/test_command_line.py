@@ -33,6 +33,7 @@ def test_errors_are_one_line(cli: Cli) -> None:
     for arguments, expected in (
         ([*_RUN, "0", "--duration", "nan"], "nan is no number"),
         (["nonsense"], "No such command 'nonsense'. (see `edge-sdk --help`)"),
+        (["buld"], "No such command 'buld', did you mean 'build'? (see `edge-sdk --help`)"),
         (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
         ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more"),
         ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "--source-tls-fingerprint: 'ab', expected 64"),
