@@ -124,12 +124,12 @@ class OpenCvCapture(Capture):
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame; see `Capture`."""
         try:
-            readable, image = self._capture.retrieve(buffer)
+            readable, image = cast("tuple[bool, Image | None]", self._capture.retrieve(buffer))
         except cv2.error:
             return None
-        if not readable or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+        if not readable or image is None or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
             return None
-        return cast("Image", image)
+        return image
 
     def release(self) -> None:
         """Release the capture."""
@@ -170,8 +170,8 @@ class JpegCapture(OpenCvCapture):
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame into a new array, because OpenCV decodes into no other; None: unreadable."""
         try:
-            readable, data = self._capture.retrieve()
-            if not readable or data.size == 0:
+            _, data = cast("tuple[bool, Image | None]", self._capture.retrieve())
+            if data is None or data.size == 0:  # of an empty part OpenCV returns (True, None)
                 return None
         except cv2.error:
             return None

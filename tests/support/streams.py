@@ -110,7 +110,7 @@ class Handler(BaseHTTPRequestHandler):
                 image = counted_picture(count // 10 % 2, 128)
             picture = cv2.imencode(".jpg", image)[1].tobytes()
             if self.path == "/halves" and count % 2:
-                picture = picture[: len(picture) // 2]
+                picture = picture[: len(picture) // 2 * (count % 4 == 1)]
             head = f"--frame\\r\\nContent-Type: image/jpeg\\r\\nContent-Length: {len(picture)}\\r\\n\\r\\n"
             try:
                 self.wfile.write(head.encode() + picture + b"\\r\\n")
