@@ -231,8 +231,8 @@ def test_pictures_of_another_size(monkeypatch: pytest.MonkeyPatch, location: str
 
 @each_kind
 def test_pictures_that_cannot_be_decoded(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
-    """Half a JPEG of a camera or a pipeline is left out; picamera2 raises, and is opened again."""
-    put_in_place(monkeypatch, "ffxfxx" + _FOR_EVER)
+    """Half a JPEG of a camera or a pipeline, or an empty one, is left out; picamera2 raises, and is opened again."""
+    put_in_place(monkeypatch, "ffxfnx" + _FOR_EVER)
     with closing(open_source(location, options=_OPTIONS)) as source:
         until(lambda: source.stats.unreadable == 3 or source.stats.reopenings == 1)
         _gives_frames(source)
