@@ -159,7 +159,8 @@ def test_the_command_gives_reasons_and_code_3(tmp_path: Path, teacher: Path, wor
     captured = cli(3, *arguments)
     assert "images to look at:" in captured.out
     assert "classes that can be tested" in captured.out
-    assert captured.err.count("\n") == captured.err.count("distill-check: tiny fails: top-1") == 1
+    assert captured.err.count("\n") == 1 + captured.err.count("distill-check: tiny fails: top-1") == 2
+    assert "warning: 'b' is lost: of 10 that teacher finds 2 are left" in captured.err
     shown = cli(0, *arguments, "--max-drop-points", "100", "--temperature", "8", "--json").out
     report = msgspec.json.decode(shown, type=DistillReport, dec_hook=lambda kind, name: kind(name))
     assert [d.temperature for d in report.divergences] == [1, 2, 4, 8]

@@ -27,7 +27,7 @@ from edge_sdk_tools.evaluate.classification import divergences, probabilities_of
 from edge_sdk_tools.evaluate.detection import match
 from edge_sdk_tools.evaluate.evaluation import evaluate
 from edge_sdk_tools.evaluate.likeness import LabelledBoxes, Objects, likeness_of, mask_of
-from edge_sdk_tools.evaluate.metrics import CALIBRATION_BINS, Pairs, calibration_error
+from edge_sdk_tools.evaluate.metrics import CALIBRATION_BINS, Pairs, calibration_error, lost_class
 from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.segmentation import overlap_of
 from edge_sdk_tools.evaluate.statistics import Interval, Metric, compare, interval_of, mean_of, resample
@@ -440,3 +440,11 @@ def test_rows_are_corrected_for_their_number_and_the_surest_stands_first() -> No
     assert (b.teacher, b.student) == pytest.approx((17 / 18, 1 / 6))
     assert e.p_value is None
     assert compared_classes(_pairs(), []) == ()
+
+
+def test_a_class_is_lost_if_half_of_it_is_and_no_chance_does_that() -> None:
+    for counts, left in (((0, 6, 0, 3), 0), ((6, 6, 0, 0), 6), ((7, 6, 0, 0), None), ((0, 5, 0, 0), None)):
+        said = lost_class(_pairs((50, 1, 1, 0), counts), ["red", "blue"], "FP32")
+        found = counts[0] + counts[1]
+        assert said == ("" if left is None else f"'blue' is lost: of {found} that FP32 finds {left} are left")
+    assert "'b'" in lost_class(_pairs((3, 7, 0, 0), (0, 9, 1, 0)), ["a", "b"], "FP32")

@@ -26,7 +26,7 @@ from edge_sdk_tools.check.gate import CheckedModel
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.evaluate.classification import said
 from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, constant_answer, summarise
-from edge_sdk_tools.evaluate.metrics import CalibrationError, Divergence, Pairs, WorstImage
+from edge_sdk_tools.evaluate.metrics import TESTABLE, CalibrationError, Divergence, Pairs, WorstImage
 from edge_sdk_tools.evaluate.model import from_checked, open_subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
@@ -37,8 +37,6 @@ from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step, silent
 
 FALSE_DISCOVERIES = 0.05
-TESTABLE = 6
-"""Of fewer disagreements even the most uneven split has p above 5 %: 2 / 2^5. Tarone (1990) leaves such tests out."""
 
 
 class ClassRow(msgspec.Struct, frozen=True):
@@ -264,7 +262,11 @@ def check_student(
         raise AccuracyGateError(constant[0])
     check_label_order(observed)
     evaluation = summarise(observed, data, calibrated, on_progress)
-    warnings = (*evaluation.warnings, *_teacher_warnings(participants, evaluation))
+    warnings = (
+        *filter(None, [evaluation.lost_class]),
+        *evaluation.warnings,
+        *_teacher_warnings(participants, evaluation),
+    )
     task = TASKS[observed.task]
     pairs = task.pairs(observed)
     return DistillReport(

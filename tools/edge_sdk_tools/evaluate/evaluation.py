@@ -20,6 +20,7 @@ from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.datasets.dataset import Format
 from edge_sdk_tools.datasets.images import Skipped, is_folder
 from edge_sdk_tools.evaluate.float_model import doubt_about
+from edge_sdk_tools.evaluate.metrics import lost_class
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, OutputError, observe, output_errors
@@ -79,6 +80,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         calibrated: how many images were left out because they calibrated one of the models.
         duplicates: how many images were left out because another one has the same content.
         images_per_second: rate of all models together, with reading and decoding the images.
+        lost_class: which class the model loses beside its reference, see `metrics.lost_class`; empty for none.
     """
 
     model: str
@@ -96,6 +98,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     resamples: int
     images_per_second: float
     warnings: tuple[str, ...]
+    lost_class: str = ""
 
     @property
     def gated(self) -> tuple[Figure, ...]:
@@ -144,7 +147,7 @@ def evaluate(
     observed = observe(participants, dataset, lambda done: on_progress("evaluate", done, len(dataset)), jobs)
     found = summarise(observed, str(data), calibrated, on_progress)
     doubt = "" if any(constant_answer(observed, which) for which in range(len(subjects))) else doubt_about(observed)
-    return msgspec.structs.replace(found, warnings=(doubt, *found.warnings)) if doubt else found
+    return msgspec.structs.replace(found, warnings=(*filter(None, (doubt, found.lost_class)), *found.warnings))
 
 
 def summarise(observed: Observed, data: str, calibrated: int = 0, on_progress: OnProgress = silent) -> Evaluation:
@@ -156,6 +159,7 @@ def summarise(observed: Observed, data: str, calibrated: int = 0, on_progress: O
     paired = len(names) == 2
     weights = resample(len(observed.records))
     task = TASKS[observed.task]
+    pairs = task.pairs(observed) if paired else None
     metrics = [task.quality(observed, which) if observed.dataset.truths else () for which in range(len(names))]
     theirs = {metric.name: metric for metric in metrics[1]} if paired else {}
     between = task.agreement(observed) if paired else ()
@@ -183,6 +187,7 @@ def summarise(observed: Observed, data: str, calibrated: int = 0, on_progress: O
         resamples=RESAMPLES,
         images_per_second=len(observed.records) / observed.seconds,
         warnings=warnings_about(observed),
+        lost_class=lost_class(pairs, observed.answers, names[1]) if pairs else "",
     )
 
 

@@ -29,6 +29,9 @@ CALIBRATION_BINS = 15
 ENOUGH = 10
 """Fewest images or objects about which a doubt is raised."""
 
+TESTABLE = 6
+"""Of fewer disagreements even the most uneven split has p above 5 %: 2 / 2^5. Tarone (1990) leaves such tests out."""
+
 _SEVERAL, _HARDLY = 5, 0.1  # a class is missed if of so many objects at most this share gets it
 _SLACK = 0.01  # by which rounding may take a confidence above 1
 _SURELY = 0.3  # classes look exchanged if the mean confidence is by so much above the share of right answers
@@ -167,6 +170,18 @@ class TaskMetrics(ABC):
     def divergences(self, _observed: Observed, _temperatures: Sequence[float]) -> tuple[Divergence, ...]:
         """Return the divergence of the probabilities at each temperature; none for tasks without probabilities."""
         return ()
+
+
+def lost_class(pairs: Pairs, labels: Sequence[str], teacher: str) -> str:
+    """Return of which class, by its id in `labels`, the student loses half or more, the worst in words; "" for none."""
+    worst, least = "", 0.5
+    for class_id in np.unique(pairs.class_ids):
+        mask = pairs.class_ids == class_id
+        found, left = int(pairs.teacher[mask].sum()), int(pairs.student[mask].sum())
+        if found - left >= TESTABLE and left <= least * found:
+            least = left / found
+            worst = f"{first_name(labels[class_id])!r} is lost: of {found} that {teacher} finds {left} are left"
+    return worst
 
 
 def worst_images(

@@ -125,7 +125,8 @@ def relative_drop(proof: Proof) -> float:
 def loss_of(evaluation: Evaluation) -> tuple[Band, str]:
     """Judge a model beside FP32, and name the figure that suffers most; these limits do not move with the gates.
 
-    All figures by labels count, gated or not; without labels the agreement does.
+    All figures by labels count, gated or not; without labels the agreement does. A model that loses a class is bad,
+    whatever the figures of all classes say.
     """
     figures = [figure for figure in evaluation.quality if figure.unit == SHARE and figure.reference is not None]
     if figures:
@@ -133,13 +134,15 @@ def loss_of(evaluation: Evaluation) -> tuple[Band, str]:
         band = _band(worst.drop, _WORSE_LOSS, _BAD_LOSS)
         said = f"{worst.name} lost {worst.drop:.1%} of what FP32 has" if worst.drop > 0 else "no figure fell"
         limits = f"ok up to {_WORSE_LOSS:.0%}, bad above {_BAD_LOSS:.0%}"
-        chance = "; that may be chance" if band != "ok" and worst.may_be_noise else ""
-        return band, f"{said} ({limits}){chance}"
-    agreement = evaluation.agreement[0]
-    band = _band(1 - agreement.value.value, 1 - _WORSE_AGREEMENT, 1 - _BAD_AGREEMENT)
-    limits = f"ok from {_WORSE_AGREEMENT:.0%}, bad below {_BAD_AGREEMENT:.0%}"
-    labels = "" if band == "ok" else "; labelled images would tell whether its answers are worse or only others"
-    return band, f"{agreement.name} {agreement.value.value:.1%} ({limits}){labels}"
+        more = "; that may be chance" if band != "ok" and worst.may_be_noise else ""
+    else:
+        agreement = evaluation.agreement[0]
+        band = _band(1 - agreement.value.value, 1 - _WORSE_AGREEMENT, 1 - _BAD_AGREEMENT)
+        said = f"{agreement.name} {agreement.value.value:.1%}"
+        limits = f"ok from {_WORSE_AGREEMENT:.0%}, bad below {_BAD_AGREEMENT:.0%}"
+        more = "" if band == "ok" else "; labelled images would tell whether its answers are worse or only others"
+    words = f"{said} ({limits}){more}"
+    return ("bad", f"{evaluation.lost_class}; {words}") if evaluation.lost_class else (band, words)
 
 
 def _band(lost: float, worse: float, bad: float) -> Band:
