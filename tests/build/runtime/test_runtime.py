@@ -334,6 +334,10 @@ def test_steps_are_done_again_for_what_has_changed(
     assert "PROCESSOR aarch64)\nset(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)" in toolchain
     every = ("download", "patch", "configure", "compile", "package", "prove")
     assert stage.build(first).remembered == every
+    [wheel] = cache_folder().rglob("made/*.whl")
+    wheel.write_bytes(b"cut short")
+    assert "not as it was built; build again" in refusal(EdgeError, stage.build, first)
+    assert stage.build(first).remembered == every[:4]
     assert stage.build(first, second).remembered == every[:3]
     other = stage.build(first, second, python="3.13")
     assert other.remembered == every[1:2]  # the objects of the last Python are those of this one

@@ -234,8 +234,25 @@ def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Itera
         with locked(cache):
             yield Steps(cache, machine, on_progress)
     except OSError as cause:
+        if isinstance(cause, shutil.Error):  # of a copied tree: a list of what could not be copied, and why
+            source, _, why = cause.args[0][0]
+            raise OutputError(f"{source}: cannot be copied: {why}") from cause
         what = "the disk is full; a build needs 3 GB" if is_full(cause) else cause.strerror or str(cause)
-        raise OutputError(f"{cause.filename or work}: {what}") from cause
+        raise OutputError(f"{cause.filename2 or cause.filename or work}: {what}") from cause
+
+
+def _hand_over(made: Path, output: Path, runtime: package.Runtime) -> None:
+    """Copy what was made beside its place, then put it there: the wheel that `runtime` names first, its record last."""
+    record = made / "runtime.json"
+    wheel = made / runtime.wheel
+    if not wheel.is_file() or sources.sha256_of(wheel) != runtime.sha256:
+        record.unlink()  # so that the next build packs it again
+        raise EdgeError(f"{wheel}: not as it was built; build again")
+    with tempfile.TemporaryDirectory(prefix=".runtime-", dir=output) as scratch:
+        files = [wheel, *(each for each in made.iterdir() if each not in (wheel, record)), record]
+        copies = [Path(shutil.copyfile(each, Path(scratch) / each.name)) for each in files]
+        for copy in copies:
+            copy.replace(output / copy.name)
 
 
 class Steps:
@@ -350,7 +367,7 @@ class _Build:
         do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
         runtime = msgspec.json.decode(runtime_file.read_bytes(), type=package.Runtime)
         do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
-        shutil.copytree(self._made, output, dirs_exist_ok=True)
+        _hand_over(self._made, output, runtime)
         proof = msgspec.json.decode(proof_file.read_bytes(), type=Proof)
         return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered), self._steps.took)
 

@@ -108,7 +108,8 @@ def copy_checkout(source: Path, folder: Path) -> Tree:
     """Copy and patch a source of ONNX Runtime in an empty folder; its dependencies are CMake's matter."""
     version = version_of(source)
     root = folder / _ONNXRUNTIME.name
-    shutil.copytree(source, root, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+    # Links become files: a patch would change through them what they lead to.
+    shutil.copytree(source, root, ignore=shutil.ignore_patterns(*_NOT_COPIED), ignore_dangling_symlinks=True)
     apply_patches(root, version)
     own = Component(_ONNXRUNTIME.name, version, _ONNXRUNTIME.licence)
     others = (Component(each.name, "", each.licence) for each in (*DEPENDENCIES, *HEADERS))
