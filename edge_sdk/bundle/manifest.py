@@ -381,7 +381,7 @@ class Manifest(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     libraries: tuple[str, ...] = ()
     fallback_reason: str | None = None
     distillation: Distillation | None = None
-    latency_budget_ms: Annotated[float, Meta(gt=0)]
+    latency_budget_ms: Annotated[float, Meta(gt=0, le=1e9)]
     provenance: Provenance
     files: tuple[FileEntry, ...]
 

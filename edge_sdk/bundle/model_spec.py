@@ -115,7 +115,7 @@ class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The latency budget in milliseconds, capture to outbox; it overrides the target's."""
 
-    latency_ms: Annotated[float, Meta(gt=0)] | None = None
+    latency_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
 
     def __post_init__(self) -> None:
         check_finite("latency_ms", [self.latency_ms] if self.latency_ms is not None else [])

@@ -117,6 +117,8 @@ class PictureWriter:
             with self._path.open("xb") as file:
                 file.write(data.tobytes())
         except OSError as cause:
+            if not isinstance(cause, FileExistsError):  # it is this run's, and cut short
+                self._path.unlink(missing_ok=True)
             raise OutputError(f"{self._path}: cannot be written: {cause.strerror}") from cause
 
 

@@ -101,7 +101,7 @@ def make_wheelhouse(
             extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
             _fetch(device, [wheel, *replaced, *extra], constraints, fetched, keeps_runtime=not runtime)
             if not runtime:
-                found = _read_wheel(next(fetched.glob("onnxruntime-*.whl")), "onnxruntime", device)
+                found = _read_wheel(_stock_in(fetched, wheel), "onnxruntime", device)
                 for bundle in opened:
                     bundle.check_device(device.machine, *found)
             gathered = sorted((_gather(path, made) for path in fetched.iterdir()), key=lambda one: -one.unpacked)
@@ -112,6 +112,13 @@ def make_wheelhouse(
         what = "the disk is full" if is_full(cause) else cause.strerror or str(cause)
         raise OutputError(f"{cause.filename or output}: {what}") from cause
     return gathered
+
+
+def _stock_in(fetched: Path, wheel: Path) -> Path:
+    """Return the ONNX Runtime that pip fetched for edge-sdk's wheel; raise UsageError if it did not want any."""
+    for path in fetched.glob("onnxruntime-*.whl"):
+        return path
+    raise UsageError(f"{wheel}: names no ONNX Runtime among what it needs; expected the wheel of `make wheel`")
 
 
 class _Runtime(NamedTuple):
