@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_sdk.core.errors import ConfigError, OutputError, UsageError
-from edge_sdk.core.files import read_regular
+from edge_sdk.core.files import check_new_file, read_regular
 
 if TYPE_CHECKING:  # saves 8 MB and 20 ms if no signature is to be verified
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -37,6 +37,7 @@ def generate_key(path: Path) -> Path:
 
     if not path.name:
         raise UsageError(f"{path}: expected the name of a file for the key, such as edge-sdk.key")
+    check_new_file(path)
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -18,7 +18,7 @@ from edge_sdk.bundle.manifest import SIGNATURE_FILE, FileEntry, Variant
 from edge_sdk.bundle.target import CPU
 from edge_sdk.cli.options import PATH, echo_json, logging_to_standard_error
 from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError, UsageError, printable
-from edge_sdk.core.files import state_folder
+from edge_sdk.core.files import check_new_file, state_folder
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.profile import Profile, profile_of
 from edge_sdk.inference.runtime import (
@@ -123,8 +123,7 @@ def write_graph(bundle: Bundle, path: Path) -> None:
     """Write the graph of the first variant, as ONNX Runtime runs it here, to a new file that ends in .onnx."""
     if path.suffix != ".onnx":
         raise UsageError(f"{path}: expected the name of a file that ends in .onnx")
-    if path.exists() or path.is_symlink():
-        raise UsageError(f"{path}: exists already; choose another name, a graph is never overwritten")
+    check_new_file(path)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
             part = Path(folder) / path.name

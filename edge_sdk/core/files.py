@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from edge_sdk.core.errors import OutputError
+from edge_sdk.core.errors import OutputError, UsageError
 
 SMALL_BYTES = 1 << 20
 """Limit in bytes for a key, a password or a chain of certificates; real ones have a few kB."""
@@ -66,6 +66,14 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
         if os.fstat(file.fileno()).st_size > limit or len(data := file.read(limit + 1)) > limit:
             raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB, expected a smaller file")
     return data
+
+
+def check_new_file(path: Path) -> None:
+    """Raise UsageError for a new file whose name is taken, or whose folder is a bundle, which may have no others."""
+    if os.path.lexists(path):  # where the folder may not be read, the one who writes says so
+        raise UsageError(f"{path}: exists already; choose another name, nothing is ever overwritten")
+    if all(os.path.lexists(path.parent / name) for name in ("manifest.json", "golden.npz")):
+        raise UsageError(f"{path}: inside of a bundle, which no device would read with another file in it")
 
 
 def system_text(path: Path) -> str:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.core.files import check_new_file
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.opencv import cv2
 from edge_sdk.tasks.detection import draw
@@ -45,7 +46,7 @@ class VideoWriter:
         self._canvas: Image | None = None
         if path.suffix.lower() != ".mp4":
             raise UsageError(f"{path}: expected a name that ends in .mp4, or in .jpg or .png for the last frame")
-        _refuse_existing(path)
+        check_new_file(path)
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         try:
             self._part.touch()
@@ -100,7 +101,7 @@ class PictureWriter:
 
     def __init__(self, path: Path) -> None:
         self._path, self._last = path, np.empty((0, 0, 3), np.uint8)
-        _refuse_existing(path)
+        check_new_file(path)
         if not path.parent.is_dir():
             raise OutputError(f"{path}: cannot be written: no such folder")
 
@@ -120,11 +121,6 @@ class PictureWriter:
             if not isinstance(cause, FileExistsError):  # it is this run's, and cut short
                 self._path.unlink(missing_ok=True)
             raise OutputError(f"{self._path}: cannot be written: {cause.strerror}") from cause
-
-
-def _refuse_existing(path: Path) -> None:
-    if path.exists() or path.is_symlink():
-        raise UsageError(f"{path}: exists already; choose another name, nothing is ever overwritten")
 
 
 def writer_of(path: Path, fps: float) -> VideoWriter | PictureWriter:

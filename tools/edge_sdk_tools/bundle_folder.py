@@ -36,7 +36,7 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import BundleError, OutputError, UsageError, raising
-from edge_sdk.core.files import LIST_BYTES, read_regular
+from edge_sdk.core.files import LIST_BYTES, check_new_file, read_regular
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.sources.location import is_utf8
 from edge_sdk.tasks.entry import Labels
@@ -204,7 +204,10 @@ def _refuse_other_things(output: Path) -> None:
         )
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UsageError(f"{output}: exists and is not a bundle; choose another name with -o")
-    if not output.exists() or not any(output.iterdir()):
+    if not output.exists():
+        check_new_file(output)
+        return
+    if not any(output.iterdir()):
         return
     try:
         manifest = decode_manifest(read_regular(output / MANIFEST_FILE, LIST_BYTES), str(output))

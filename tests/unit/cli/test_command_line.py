@@ -236,7 +236,8 @@ def test_the_graph_is_written_once(tmp_path: Path, cli: Cli) -> None:
     operators = {node.op_type for node in onnx.load(graph).graph.node}
     assert operators & {"Softmax", "Relu"} == {"Softmax"}  # Relu is fused: it is the graph as it runs
     before = graph.read_bytes()
-    assert "a graph is never overwritten" in cli(2, "inspect", folder, "--graph", graph).err
+    assert "nothing is ever overwritten" in cli(2, "inspect", folder, "--graph", graph).err
+    assert "inside of a bundle" in cli(2, "inspect", folder, "--graph", f"{folder}/graph.onnx").err
     assert graph.read_bytes() == before
     cli(2, "inspect", folder, "--graph", tmp_path / "graph.txt")
     cli(1, "inspect", folder, "--graph", tmp_path / "nowhere/graph.onnx")
