@@ -199,7 +199,7 @@ def set_up(folder: Path | None = None, on_progress: OnProgress = silent, python:
     place = counters_folder(folder)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with locked(place):
+        with locked(place, on_progress):
             # Another process may have made it while this one waited.
             return find_counter(folder, python) or _install(place, current_recipe(python), compiler, on_progress)
     except OSError as cause:
@@ -306,11 +306,15 @@ def debian_sources(release: str, *, with_sources: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time into the folder, because apt and pip share the downloads."""
+def locked(folder: Path, on_progress: OnProgress = silent) -> Iterator[None]:
+    """Let one process at a time into the folder, because apt and pip share the downloads; one that waits says so."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_progress(f"wait for another build in {folder}", 0, 1)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -231,7 +231,7 @@ def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Itera
         work.mkdir(parents=True, exist_ok=True)
         output.mkdir(parents=True, exist_ok=True)
         check_room(work, shutil.disk_usage(work).free)
-        with locked(cache):
+        with locked(cache, on_progress):
             yield Steps(cache, machine, on_progress)
     except OSError as cause:
         if isinstance(cause, shutil.Error):  # of a copied tree: a list of what could not be copied, and why
