@@ -49,7 +49,7 @@ def output(bundles: dict[str, Path]) -> Path:
         for name in ("EDGE_SDK_CACHE", "CCACHE_DIR"):
             patch.setenv(name, str(PLACE / name.lower()))
         for command in commands:
-            print(on_host("-m", "edge_sdk", "runtime", *command))  # noqa: T201 - the figures
+            print(on_host("-m", "edge_sdk", "runtime", *command))  # noqa: T201 - the figures are what it is run for
     return PLACE / "out"
 
 
