@@ -7,7 +7,6 @@ and the demo's street video enlarged to 1280x720, H.264.
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,8 @@ import edge_sdk
 import edge_sdk_tools
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run as edge_sdk_run
-from edge_sdk_tools.demo.bundle import Media, fetch_media, target_for, write_images
+from edge_sdk_tools.demo.bundle import Media, fetch_media, write_images
+from edge_sdk_tools.graph.profile import host_target
 from edge_sdk_tools.packages import cache_folder
 
 _HERE = Path(__file__).parent
@@ -120,7 +120,7 @@ def make_models(cache: Path, say: Callable[[str], None]) -> None:
         # Not by `edge-sdk import`, which finds that random weights make more of a rounding than trained ones do.
         torch.onnx.export(network, picture, partial / f"{name}.onnx", dynamo=False, input_names=["images"])
         _edge_sdk(
-            *("build", toml, "--target", target_for(platform.machine(), Path("/proc/cpuinfo").read_text())),
+            *("build", toml, "--target", host_target()),
             *("--calibration", images / "calibration", "--evaluation", images / "evaluation"),
             *("--with-fp32", "-o", partial / f"{name}.edge"),
         )

@@ -120,7 +120,7 @@ def test_without_a_clock_or_a_known_core_there_is_no_estimate() -> None:
     assert jetson.cpu not in CYCLES
     assert estimate(counted(jetson.cpu), jetson) is None
     for board in ("raspberry_pi_4", "arm64"):
-        assert "counted on cortex-a76" in refusal(ValueError, estimate, counted(), load_target(board))
+        assert estimate(counted(), load_target(board)) is None
 
 
 STEPS = ("_add_emulator", "_add_system", "_add_wheels", "_add_plugin", "try_out")

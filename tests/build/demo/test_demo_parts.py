@@ -8,20 +8,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from rich.console import Console
 
-from edge_sdk.core.errors import DataError, IncompatibleError, OutputError, PublishError
+from edge_sdk.core.errors import DataError, OutputError, PublishError
 from edge_sdk_tools.demo import broker
 from edge_sdk_tools.demo.broker import child, running_broker, subscribed, wait_until_quiet
-from edge_sdk_tools.demo.bundle import Media, draw_picture, read_frames, target_for, write_images
+from edge_sdk_tools.demo.bundle import Media, read_frames, write_images
 from edge_sdk_tools.demo.demo import MessageCounts, Show, fresh_folder
 from tests.support.broker import free_port, wait_until
 from tests.support.connections import detections
@@ -121,22 +119,6 @@ def test_what_is_shown() -> None:
     assert "the files are in out [bold]:" in file.getvalue()
 
 
-def test_the_picture_shows_the_message_on_its_own_frame(video: Path, tmp_path: Path) -> None:
-    best = counts_of(line(30, people=2, others=1)).best
-    draw_picture(best.message, video, tmp_path / "picture.png")
-    image = cv2.imread(str(tmp_path / "picture.png"))
-    assert image.shape == (48, 64, 3)
-    # The lower edges of both people's boxes, and places outside.
-    assert [_is_ground(image[y, x]) for y, x in ((40, 8), (40, 16), (44, 16), (46, 2))] == [False, False, True, True]
-    with pytest.raises(OutputError, match=r"none/picture\.png: cannot be written"):
-        draw_picture(best.message, video, tmp_path / "none" / "picture.png")
-
-
-def _is_ground(pixels: NDArray[Any]) -> bool:
-    """Whether they have frame 30's grey, as JPEG keeps it."""
-    return bool((np.abs(pixels.astype(int) - 60) <= 3).all())
-
-
 @pytest.mark.parametrize("before", [None, {"messages.jsonl": "old", "annotated.mp4": "old"}, {}])
 def test_a_demo_replaces_what_a_demo_left(tmp_path: Path, before: dict[str, str] | None) -> None:
     folder = tmp_path / "out"
@@ -189,12 +171,6 @@ def _refused(folder: Path, expected: str) -> None:
     with pytest.raises(OutputError) as caught, fresh_folder(folder):
         pytest.fail("the block was entered")
     assert expected in str(caught.value)
-
-
-def test_the_target_for_this_machine() -> None:
-    machines = (("x86_64", "flags : fpu avx512_vnni"), ("x86_64", "flags : fpu avx2"), ("aarch64", "Features : asimd"))
-    assert [target_for(*machine) for machine in machines] == ["x86_64", "x86_64_avx2", "arm64"]
-    assert "this machine is riscv64" in refusal(IncompatibleError, target_for, "riscv64", "")
 
 
 def run_without(package: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from onnxruntime.quantization import CalibrationMethod, QuantType, create_calibr
 
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import DataError, ModelError
+from edge_sdk.core.errors import DataError, IncompatibleError, ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings
 from edge_sdk.inference.session import Session
@@ -27,7 +27,7 @@ from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
-from edge_sdk_tools.graph.profile import saturates
+from edge_sdk_tools.graph import profile
 from edge_sdk_tools.quantize.calibration import (
     CALIBRATIONS,
     Activations,
@@ -42,6 +42,7 @@ from edge_sdk_tools.quantize.quantize import Quantized, Recipe, first_recipe, qu
 from edge_sdk_tools.quantize.simplified import Simplified, decoding_tail, join_hard_sigmoids, simplify, weighted_macs
 from edge_sdk_tools.search.sensitivity import LayerNoise, local_noise
 from tests.support import models as tiny
+from tests.support.logs import refusal
 from tests.support.models import Head
 from tests.support.program import Cli
 from tests.support.projects import CLASSIFIER, picture, write_pictures, write_project
@@ -74,8 +75,21 @@ def test_types_and_scales_are_what_the_target_wants(tmp_path: Path, target: str,
 
 def test_hosts_whose_products_saturate_are_known() -> None:
     flags = ("fpu avx2 avx512_vnni", "fpu avx2 avx_vnni", "fpu avx2")
-    assert [saturates("x86_64", f"flags : {found}") for found in flags] == [False, False, True]
-    assert not saturates("aarch64", "Features : fp asimd")
+    assert [profile.saturates("x86_64", f"flags : {found}") for found in flags] == [False, False, True]
+    assert not profile.saturates("aarch64", "Features : fp asimd")
+
+
+def test_each_machine_has_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, loses, name in (
+        ("x86_64", False, "x86_64"),
+        ("x86_64", True, "x86_64_avx2"),
+        ("aarch64", False, "arm64"),
+    ):
+        monkeypatch.setattr(profile, "host_saturates", lambda loses=loses: loses)
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        assert profile.host_target() == name
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert "this machine is riscv64, expected x86_64 or aarch64" in refusal(IncompatibleError, profile.host_target)
 
 
 def test_scores_survive_beside_boxes_because_the_tail_is_float(tmp_path: Path) -> None:

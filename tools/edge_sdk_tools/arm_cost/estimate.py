@@ -63,13 +63,11 @@ class Estimate(BoardEstimate, frozen=True):
 
 
 def estimate(counts: Counts, target: Target) -> Estimate | None:
-    """Estimate the time of one inference, without preparation and decoding; raise ValueError for another core's counts.
+    """Estimate the time of one inference, without preparation and decoding.
 
-    Return None where the target's clock is not known, or its core was never compared with a board.
+    Return None where the target has another core or an unknown clock, or its core was never compared with a board.
     """
-    if counts.cpu != target.cpu:
-        raise ValueError(f"counted on {counts.cpu}, but {target.name} has {target.cpu or 'no core of its own'}")
-    cycles = CYCLES.get(target.cpu)
+    cycles = CYCLES.get(target.cpu) if counts.cpu == target.cpu else None
     if cycles is None or not target.clock_mhz:
         return None
     each = cycles.floating + (cycles.integer - cycles.floating) * counts.integer_share

@@ -99,7 +99,7 @@ def manifest_of(
 ) -> Manifest:
     """Return what a device needs to know, from what the steps gave."""
     extensions = ("onnxruntime-extensions",) if extension_nodes(steps.checked.proto) else ()
-    recipe = steps.first.recipe
+    recipe = steps.variants[0].recipe
     provenance = Provenance(
         edge_sdk=edge_sdk.__version__,
         libraries={
@@ -111,11 +111,11 @@ def manifest_of(
         },
         source_sha256=steps.checked.sha256,
         recipe={**recipe.settings, "input": steps.input.text} if recipe.is_integer else {},
-        float_nodes=steps.first.float_nodes,
+        float_nodes=steps.variants[0].float_nodes,
         calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
     )
     return described_manifest(
-        steps.spec,
+        steps.model.spec,
         steps.model.target,
         version=bundle_version,
         created_at=created_at,

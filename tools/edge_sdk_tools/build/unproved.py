@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import edge_sdk
 from edge_sdk.bundle.manifest import Provenance, RuntimeRange, Variant
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import IncompatibleError, ModelError
+from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Frame, Inferred
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
@@ -23,11 +22,11 @@ from edge_sdk.inference.session import Session
 from edge_sdk.tasks.decoders import make_stage
 from edge_sdk_tools.bundle_folder import bundle_folder, described_manifest, golden_file
 from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.graph.profile import host_target
 from edge_sdk_tools.importers.describe import Description, describe, write_description
 from edge_sdk_tools.quantize.convert import float_file
 
 UNPROVED = "unproved: float, no promise; `edge-sdk build` makes a bundle"
-_TARGETS = {"x86_64": "x86_64", "aarch64": "arm64"}
 _NOISE_SIDE_PX = 640
 _MOST_CONFIDENT = 1.01
 
@@ -39,9 +38,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
     too. A ModelError says that it does not pass the export gate or that no decoder reads it, an IncompatibleError that
     no bundle is for this machine.
     """
-    if platform.machine() not in _TARGETS:
-        raise IncompatibleError(f"this machine is {platform.machine()}, expected {' or '.join(_TARGETS)}")
-    target = load_target(_TARGETS[platform.machine()])
+    target = load_target(host_target())
     description = None
     if model.suffix != ".toml":
         description = describe(model)

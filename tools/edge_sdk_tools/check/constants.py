@@ -16,7 +16,7 @@ from onnx import TensorProto, numpy_helper
 
 from edge_sdk_tools.check.model_file import Weights, tensors
 from edge_sdk_tools.check.report import Finding, RefusedModelError, error, note, show_shape
-from edge_sdk_tools.graph.index import Value, element_count, element_name, nodes_of
+from edge_sdk_tools.graph.index import Value, constants_of, element_count, element_name, nodes_of
 
 LAYERS = (
     *("BatchNormalization", "Conv", "ConvTranspose", "DeformConv", "GRU", "Gemm", "GroupNormalization"),
@@ -64,7 +64,9 @@ def check_numbers(proto: onnx.ModelProto, weights: Weights) -> list[Finding]:
         for index, name in enumerate(node.input):
             uses[name].append((node.op_type, index))
     arrays = [(name, array) for name, array in weights.items() if array.dtype.kind == "f"]
-    arrays += [(name, numpy_helper.to_array(t)) for name, t in _constants(proto) if t.data_type in _FLOATS]
+    arrays += [
+        (name, numpy_helper.to_array(t)) for name, t in constants_of(proto.graph).items() if t.data_type in _FLOATS
+    ]
     return [finding for name, array in arrays for finding in _judge(name, array, uses[name])][:_SHOWN]
 
 
@@ -91,7 +93,7 @@ _EVAL = "export it in evaluation mode: model.eval()"
 
 def check_training(proto: onnx.ModelProto) -> list[Finding]:
     """Return findings on active dropout, batch normalisation in training mode, losses and random numbers."""
-    constants = dict(_constants(proto))
+    constants = constants_of(proto.graph)
     findings = [f for node in nodes_of(proto.graph.node) for f in _check_node(node, constants)]
     if proto.training_info:
         what = "holds how to train it (training_info); a device does not need that, and it is left out"
@@ -126,11 +128,3 @@ def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> b
 
 def _learns(node: onnx.NodeProto) -> bool:
     return any(a.name == "training_mode" and a.i for a in node.attribute) or sum(map(bool, node.output)) > 1
-
-
-def _constants(proto: onnx.ModelProto) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """Yield the constants of a graph, those of Constant nodes too, each with its name."""
-    yield from ((tensor.name, tensor) for tensor in proto.graph.initializer)
-    for node in nodes_of(proto.graph.node):
-        if node.op_type == "Constant":
-            yield from ((node.output[0], a.t) for a in node.attribute if a.name == "value")

@@ -1,13 +1,12 @@
 """The detector, pictures and videos of the demo, pinned by hash, and the bundle made of them.
 
 The bundle is built for this machine once for the same inputs, with frames that are spread over a video, in two folders
-that share no picture. annotated.jpg shows one frame with what a message says about it.
+that share no picture.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,12 +18,11 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
-from edge_sdk.core.errors import DataError, EdgeError, IncompatibleError, OutputError, raising
-from edge_sdk.core.frame import Detections, Frame, Image
-from edge_sdk.tasks.detection import DetectionMessage
+from edge_sdk.core.errors import DataError, EdgeError, OutputError, raising
+from edge_sdk.core.frame import Image
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildResult
-from edge_sdk_tools.graph.profile import saturates
+from edge_sdk_tools.graph.profile import host_target
 from edge_sdk_tools.importers.darknet import import_darknet
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import OnProgress
@@ -122,22 +120,6 @@ def _count(video: Path) -> int:
     return count
 
 
-def draw_picture(message: DetectionMessage, video: Path, path: Path) -> None:
-    """Draw a message on its frame, which is found in the video by its number."""
-    _, image = next(read_frames(video, {message.seq}))
-    items = message.detections
-    found = Detections(
-        frame=Frame(image, 0, message.captured_at.timestamp(), message.seq, message.camera),
-        inference_ns=int(message.infer_ms * 1e6),
-        xyxy=np.array([item.box_xyxy for item in items], np.float32).reshape(-1, 4),
-        confidence=np.array([item.confidence for item in items], np.float32),
-        class_id=np.array([item.class_id for item in items], np.int64),
-        names={item.class_id: item.label for item in items},
-    )
-    if not cv2.imwrite(str(path), found.plot()):
-        raise OutputError(f"{path}: cannot be written")
-
-
 class DemoBundle(msgspec.Struct, frozen=True):
     """The bundle that the demo runs, and the figures of its build."""
 
@@ -147,18 +129,9 @@ class DemoBundle(msgspec.Struct, frozen=True):
     cached: bool
 
 
-def target_for(machine: str, cpu_info: str) -> str:
-    """Return the name of the target for a machine."""
-    if machine == "aarch64":
-        return "arm64"
-    if machine != "x86_64":
-        raise IncompatibleError(f"the demo runs on x86_64 and aarch64, this machine is {machine}")
-    return "x86_64_avx2" if saturates(machine, cpu_info) else "x86_64"
-
-
 def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
     """Import and build, or take what an earlier demo built from the very same inputs."""
-    target = target_for(platform.machine(), Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+    target = host_target()
     # All that the bundle depends on: data, target, and, in every key, the libraries and the code that builds.
     folder = cache / "demo" / key_of("bundle", [DETECTOR, CALIBRATION_VIDEO, load_target(target)])
     if found := _open(folder):

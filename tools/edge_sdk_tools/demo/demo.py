@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import cv2
 import msgspec
 import numpy as np
 from rich.console import Console
@@ -25,10 +26,11 @@ from rich.text import Text
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.errors import EdgeError, OutputError, PublishError
 from edge_sdk.core.logs import counted
+from edge_sdk.model import Model
 from edge_sdk.tasks.detection import DetectionMessage
 from edge_sdk_tools.bundle_folder import interrupted_by_sigterm, replacing
 from edge_sdk_tools.demo.broker import HOST, PROTOCOL, child, last_line, running_broker, subscribed, wait_until_quiet
-from edge_sdk_tools.demo.bundle import DemoBundle, Media, demo_bundle, draw_picture, fetch_media
+from edge_sdk_tools.demo.bundle import DemoBundle, Media, demo_bundle, fetch_media, read_frames
 from edge_sdk_tools.packages import cache_folder
 from edge_sdk_tools.progress import StepProgress
 
@@ -207,7 +209,9 @@ def run_demo(output: Path, frames: int | None, *, errors_only: bool = False) -> 
         if counts.best is None:
             raise PublishError("the subscriber received no result; run the demo again, and please report it")
         shutil.copytree(bundle.path, folder / BUNDLE)
-        draw_picture(counts.best.message, media.street_video, folder / PICTURE)
+        _, image = next(read_frames(media.street_video, {counts.best.message.seq}))
+        picture = Model.open(bundle.path)(image).plot()
+        (folder / PICTURE).write_bytes(cv2.imencode(".jpg", picture)[1].tobytes())
     show.close(counts, output)
     # If the command is not on PATH, as after `make demo`, print its path.
     program = "edge-sdk" if shutil.which("edge-sdk") else os.path.relpath(Path(sys.executable).with_name("edge-sdk"))

@@ -90,9 +90,9 @@ def replace_all(field: Any, items: Iterable[Any]) -> None:
     field.extend(kept)
 
 
-def keep_used_domains(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Drop the operator sets that none of these nodes uses, in place."""
-    used = {node.domain for node in nodes} | {"", "ai.onnx"}
+def keep_used_domains(proto: onnx.ModelProto) -> None:
+    """Drop the operator sets that no node uses, in place."""
+    used = {node.domain for node in nodes_of(proto.graph.node)} | {"", "ai.onnx"}
     replace_all(proto.opset_import, [one for one in proto.opset_import if one.domain in used])
 
 
@@ -114,6 +114,15 @@ def initializers_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 yield from initializers_of(inner)
+
+
+def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Return all initializers and the tensors of Constant nodes by name, including those of graphs inside nodes."""
+    constants = {tensor.name: tensor for tensor in initializers_of(graph)}
+    for node in nodes_of(graph.node):
+        if node.op_type == "Constant" and isinstance(found := attribute(node, "value"), onnx.TensorProto):
+            constants[node.output[0]] = found
+    return constants
 
 
 _BITS = {

@@ -24,7 +24,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.target import CPU, Target
-from edge_sdk.core.errors import OutputError
+from edge_sdk.core.errors import IncompatibleError, OutputError
 from edge_sdk.core.files import system_text
 from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, SessionSettings, available_providers, extension_libraries
@@ -80,6 +80,14 @@ def host_saturates() -> bool:
 def saturates(machine: str, cpu_info: str) -> bool:
     """Tell whether sums of INT8 saturate on a machine with this /proc/cpuinfo."""
     return machine == "x86_64" and "vnni" not in cpu_info
+
+
+def host_target() -> str:
+    """Return the name of this machine's target; an IncompatibleError says that it has none."""
+    names = {"x86_64": "x86_64_avx2" if host_saturates() else "x86_64", "aarch64": "arm64"}
+    if (machine := platform.machine()) not in names:
+        raise IncompatibleError(f"this machine is {machine}, expected {' or '.join(names)}")
+    return names[machine]
 
 
 _ROUNDS = 15

@@ -3,8 +3,8 @@
 The ONNX file that model.toml names is written whole or not at all: write, pass the export gate, rename. What the import
 measured, and what the model.toml says of the model, are kept in the file's metadata, which go wherever the file is
 copied; they are text that anybody can write, so they are read with limits, and the measured is believed of this very
-graph only. Whatever exporters and users' code print stays off the
-terminal; their exceptions become one line that says where they happened.
+graph only. Whatever exporters and users' code print stays off the terminal; their exceptions become one line that says
+where they happened.
 """
 
 from __future__ import annotations

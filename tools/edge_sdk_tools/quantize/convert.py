@@ -213,7 +213,7 @@ def bare(proto: onnx.ModelProto) -> onnx.ModelProto:
     for part in (*nodes_of(graph.node), *graph.initializer, *graph.input, *graph.output):
         part.ClearField("doc_string")
         part.ClearField("metadata_props")
-    keep_used_domains(result, nodes_of(graph.node))
+    keep_used_domains(result)
     needed = helper.find_min_ir_version_for(result.opset_import, ignore_unknown=True)
     result.ir_version = min(result.ir_version, needed)
     return result

@@ -22,7 +22,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.check.costs import node_macs
-from edge_sdk_tools.graph.index import GraphIndex, attribute, graph_values, keep_used_domains, nodes_of, replace_all
+from edge_sdk_tools.graph.index import GraphIndex, attribute, constants_of, graph_values, keep_used_domains, replace_all
 from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 from edge_sdk_tools.importers.onnx_model import pool_means
 
@@ -81,10 +81,7 @@ def decoding_tail(proto: onnx.ModelProto) -> tuple[str, ...]:
     times 4 x 4 numbers (YOLOv7 with suppression), from its middle and size to its corners.
     """
     links = GraphIndex(proto.graph)
-    shapes = {name: tuple(weight.dims) for name, weight in links.constants.items()}
-    for node in proto.graph.node:
-        if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
-            shapes[node.output[0]] = tuple(value.dims)
+    shapes = {name: tuple(constant.dims) for name, constant in constants_of(proto.graph).items()}
     before_layer: set[str] = set()  # tensors from which a weighted layer is reached
     tail: list[str] = []
     for node in reversed(proto.graph.node):
@@ -204,7 +201,7 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
             if not simplified.graph.output:  # ONNX Runtime says nothing where it cannot write
                 raise ValueError("nothing was written")
             # ONNX Runtime writes down every domain that this process has ever heard of, as of custom operators.
-            keep_used_domains(simplified, nodes_of(simplified.graph.node))
+            keep_used_domains(simplified)
             join_hard_sigmoids(simplified)
             pool_means(simplified)
             onnx.save(simplified, result)

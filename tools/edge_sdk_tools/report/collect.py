@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 import onnx
 
-from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.machine import Cpu
@@ -30,7 +29,7 @@ from edge_sdk_tools.datasets.reading import ImageSplit
 from edge_sdk_tools.distillation.gate import Distilled
 from edge_sdk_tools.evaluate.model import DIGEST_LENGTH, Subject
 from edge_sdk_tools.evaluate.statistics import Figure, Interval
-from edge_sdk_tools.graph.index import Value, attribute, element_name, initializers_of, nodes_of
+from edge_sdk_tools.graph.index import Value, constants_of, element_name, nodes_of
 from edge_sdk_tools.importers.plan import RECORD_KEY, ImportRecord, read_import_record
 from edge_sdk_tools.prove.parity import Chain, OutputChange, Proof, StepKind
 from edge_sdk_tools.report import schema
@@ -73,16 +72,6 @@ class Steps(NamedTuple):
     chain: Chain
     noise: tuple[LayerNoise, ...]
 
-    @property
-    def spec(self) -> ModelSpec:
-        """The content of model.toml."""
-        return self.model.spec
-
-    @property
-    def first(self) -> ModelVariant:
-        """The variant that runs by default."""
-        return self.variants[0]
-
 
 def side_by_side(image: Image, fp32_result: Result, int8_result: Result) -> bytes:
     """Draw both results on copies of an image, uint8 (H, W, 3) BGR, FP32 left and INT8 right; return a JPEG."""
@@ -113,7 +102,7 @@ def _pictured(steps: Steps) -> list[schema.WorstImage]:
     if not worst:
         return []
     session = Session(variant.converted.model.read_bytes(), SessionSettings(), "the converted model")
-    models = [steps.model.fp32.open(), Subject("INT8", steps.spec, steps.checked.labels, session, "").open()]
+    models = [steps.model.fp32.open(), Subject("INT8", steps.model.spec, steps.checked.labels, session, "").open()]
     found = []
     for one in worst:
         pixels = None
@@ -130,7 +119,7 @@ def _step_rows(steps: Steps) -> tuple[schema.Step, ...]:
     """Return the rows of all steps in order; the step on the emulated ARM core has a row even if it was left out."""
     chain, int8 = steps.chain, steps.search.int8
     has_record = any(entry.key == RECORD_KEY for entry in steps.checked.proto.metadata_props)
-    imported = read_import_record(Path(steps.spec.model)) if has_record else None  # it reads the whole file
+    imported = read_import_record(Path(steps.model.spec.model)) if has_record else None  # it reads the whole file
     rows = [_fp32(steps, int8, imported)]
     if steps.distilled is not None:
         rows.insert(0, _teacher(steps.distilled))
@@ -180,7 +169,7 @@ def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> sc
     return schema.Step(
         kind="fp32",
         name="FP32",
-        what=f"{Path(steps.spec.model).name}, as given",
+        what=f"{Path(steps.model.spec.model).name}, as given",
         size_mb=steps.checked.proto.ByteSize() / 1e6,
         quality=schema.Measure(quality[0].name, reference) if reference else None,
         further=tuple(schema.Measure(f.name, f.reference, f.unit) for f in quality[1:] if f.reference),
@@ -192,7 +181,7 @@ def _fp32(steps: Steps, int8: ModelVariant, imported: ImportRecord | None) -> sc
 
 
 def _converted(steps: Steps, int8: ModelVariant) -> list[schema.Step]:
-    first, recipe = steps.first, int8.recipe.text
+    first, recipe = steps.variants[0], int8.recipe.text
     taken = f"{steps.input.dtype} {steps.input.layout} {steps.input.color}"
     name, style = _FILES[first.converted.model.suffix]
     if first.precision == "int8":
@@ -236,12 +225,12 @@ def _megabytes(path: Path) -> float:
 
 def report_of(steps: Steps) -> schema.BuildReport:
     """Return the report of a build."""
-    search, first = steps.search, steps.first
+    search, first = steps.search, steps.variants[0]
     evaluation, program = search.int8.proof.evaluation, Path(sys.argv[0]).name
     return schema.BuildReport(
-        name=steps.spec.name,
+        name=steps.model.spec.name,
         target=steps.model.target.name,
-        task=steps.spec.task,
+        task=steps.model.spec.task,
         data=str(steps.images.claim.format),
         images=evaluation.images,
         verdict=_verdict(steps),
@@ -271,7 +260,7 @@ def _split(images: ImageSplit, *, is_crossed: bool) -> schema.Split:
 
 
 def _verdict(steps: Steps) -> schema.Verdict:
-    gates, reason = steps.spec.gates, steps.search.fallback_reason
+    gates, reason = steps.model.spec.gates, steps.search.fallback_reason
     evaluation = steps.search.int8.proof.evaluation
     figure = evaluation.figure
     least = gates.int8_min_agreement - 1
@@ -353,10 +342,7 @@ def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
     for node in nodes:
         for name in node.input:
             uses.setdefault(name, node)
-    constants = {tensor.name: tensor for tensor in initializers_of(proto.graph)}
-    for node in nodes:
-        if node.op_type == "Constant" and isinstance(found := attribute(node, "value"), onnx.TensorProto):
-            constants[node.output[0]] = found
+    constants = constants_of(proto.graph)
     fixed = set(constants)
     for node in nodes:
         if node.op_type in _PASSING and node.input[0] in fixed:
