@@ -16,6 +16,7 @@ from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.core.errors import ModelError, UsageError
 from edge_sdk_tools.datasets.dataset import find_images
 from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.graph.index import pool_means
 from edge_sdk_tools.importers.comparison import (
     Observation,
     OutputDifference,
@@ -26,7 +27,7 @@ from edge_sdk_tools.importers.comparison import (
     observe,
     verify,
 )
-from edge_sdk_tools.importers.onnx_model import import_onnx, pool_means
+from edge_sdk_tools.importers.onnx_model import import_onnx
 from edge_sdk_tools.importers.plan import ImportRecord, plan_import, read_import_record
 from tests.build.importers.test_darknet import HEAD, YOLO, conv, run_onnx, write_network
 from tests.support import models as tiny

@@ -205,3 +205,33 @@ def _side(side: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if side.HasField("dim_value"):
         return int(side.dim_value)
     return None if side.dim_param.startswith(_INVENTED) else side.dim_param or None
+
+
+_RANK = 4  # NCHW
+
+
+def pool_means(proto: onnx.ModelProto) -> int:
+    """Replace, in place, every ReduceMean over height and width that keeps its dimensions; returns how many.
+
+    The shapes of the tensors must be known, as exporters write them; axes that are an input must be an initializer.
+    GlobalAveragePool has an integer kernel: torch.export takes `adaptive_avg_pool2d(x, 1)` apart into ReduceMean,
+    around which a quantized model turns to float and back (docs/adr/0010).
+    """
+    links, values = GraphIndex(proto.graph), graph_values(proto.graph)
+    four = {name for name, value in values.items() if value.shape is not None and len(value.shape) == _RANK}
+    means = [node for node in proto.graph.node if node.op_type == "ReduceMean" and node.input[0] in four]
+    found = [node for node in means if _means_pictures(node, links)]
+    axes = {name for node in found for name in node.input[1:]}
+    for node in found:
+        node.CopyFrom(helper.make_node("GlobalAveragePool", node.input[:1], node.output, node.name))
+    axes.difference_update(name for node in nodes_of(proto.graph.node) for name in node.input)
+    for tensor in [tensor for tensor in proto.graph.initializer if tensor.name in axes]:
+        proto.graph.initializer.remove(tensor)
+    return len(found)
+
+
+def _means_pictures(node: onnx.NodeProto, links: GraphIndex) -> bool:
+    axes = attribute(node, "axes")  # an attribute until opset 17, an input since
+    if len(node.input) > 1 and (given := links.value(node.input[1])) is not None:
+        axes = given.tolist()
+    return bool(attribute(node, "keepdims", 1)) and axes is not None and {a % _RANK for a in axes} == {2, 3}

@@ -33,8 +33,8 @@ from edge_sdk.core.errors import ModelError, first_line, raising
 from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.check.model_file import MOST_BYTES
 from edge_sdk_tools.check.report import show_shape
+from edge_sdk_tools.graph.index import pool_means
 from edge_sdk_tools.importers.comparison import Observation, OutputDifference, Probe, verify
-from edge_sdk_tools.importers.onnx_model import pool_means
 from edge_sdk_tools.importers.plan import describe_fault, place_of, silenced
 
 Form: TypeAlias = Literal["module", "program", "script"]

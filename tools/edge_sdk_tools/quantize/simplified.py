@@ -22,9 +22,16 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.bundle_folder import raise_if_full
 from edge_sdk_tools.check.costs import node_macs
-from edge_sdk_tools.graph.index import GraphIndex, attribute, constants_of, graph_values, keep_used_domains, replace_all
+from edge_sdk_tools.graph.index import (
+    GraphIndex,
+    attribute,
+    constants_of,
+    graph_values,
+    keep_used_domains,
+    pool_means,
+    replace_all,
+)
 from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
-from edge_sdk_tools.importers.onnx_model import pool_means
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
