@@ -119,8 +119,8 @@ class CameraView(_View):
         self.warnings = _lines(state.warnings)
         if running is not None:
             self.variant = plain(running.variant, 40)
-            level = f"degraded to level {running.rung} of {running.rungs - 1}: {plain(running.reason)}"
-            self.degraded = level if running.rung else ""
+            level = f"degraded to level {running.level} of {running.levels - 1}: {plain(running.reason)}"
+            self.degraded = level if running.level else ""
 
 
 class DeviceView(_View):

@@ -31,38 +31,28 @@ _SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "end
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """The model and frame rate that run now, out of the levels to which a camera may be degraded.
 
-    `rung` is the level, 0 for the preferred one, up to `rungs` - 1. The model runs on every `every`-th frame. `reason`
-    is for people. While `tuning` is present, other variants are measured in turns with `variant`.
+    `level` is 0 for the preferred level, and `levels` - 1 for the last. The model runs on every `every`-th frame.
+    `reason` is for people. While `tuning` is present, other variants are measured in turns with `variant`.
     """
 
     variant: str
     every: Annotated[float, Meta(ge=1)]
-    rung: Count
-    rungs: Annotated[int, Meta(ge=1)]
+    level: Count
+    levels: Annotated[int, Meta(ge=1)]
     reason: str
     tuning: Literal[True] | msgspec.UnsetType = msgspec.UNSET
-
-
-class SourceState(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a camera's source.
-
-    Attributes:
-        status: `opening` until the first frame, then `opened`; `lost` while no frames arrive, `reopened` once they
-            arrive again; `ended` after the end of a file.
-        trouble: why the source delivers no frames, one line for people; empty if nothing is wrong.
-        since: time at which this status began, with a time zone.
-    """
-
-    status: _SourceStatus
-    trouble: str = ""
-    since: Moment
 
 
 class CameraState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one camera; unknown values and empty warnings are left out.
 
-    `source`, `trouble` and `since` are those of `SourceState`; `warnings` has present problems by name, each a line for
-    people. `controls` is present if commands are allowed.
+    Attributes:
+        source: `opening` until the first frame, then `opened`; `lost` while no frames arrive, `reopened` once they
+            arrive again; `ended` after the end of a file.
+        trouble: why the source delivers no frames, one line for people; left out if nothing is wrong.
+        since: time at which this status of the source began, UTC.
+        controls: what commands may change; present if commands are allowed.
+        warnings: present problems by name, each a line for people.
     """
 
     source: _SourceStatus | msgspec.UnsetType = msgspec.UNSET

@@ -19,7 +19,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timezone
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,14 +29,11 @@ from edge_sdk.core.files import state_folder
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.commands import ControlState
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
 from edge_sdk.messages.schema import (
     Identity,
     Message,
     Receiver,
-    Running,
-    SourceState,
     TelemetryMessage,
     check_name,
 )
@@ -120,16 +116,8 @@ class Stream(Protocol):
         """Publish a warning in place of an earlier one of this name, until this stream ends or the line is empty."""
         return
 
-    def report_running(self, running: Running) -> None:
-        """Report the running model and frame rate."""
-        return
-
-    def report_source(self, state: SourceState) -> None:
-        """Report the state of the camera's source."""
-        return
-
-    def report_controls(self, state: ControlState) -> None:
-        """Report the settings that commands have changed."""
+    def report(self, **changes: object) -> None:
+        """Change fields of this camera's `CameraState` in the retained state."""
         return
 
     def report_seen(self, result: Result) -> None:
@@ -228,18 +216,9 @@ class MqttStream(Stream):
         """Set a warning in the retained state; see `Stream.warn`."""
         self._state.warn(self._entry, name, line)
 
-    def report_running(self, running: Running) -> None:
-        """Set the running model in the retained state; see `Stream.report_running`."""
-        self._state.update(self._entry, running=running)
-
-    def report_source(self, state: SourceState) -> None:
-        """Set the source's state in the retained state; see `Stream.report_source`."""
-        trouble, since = state.trouble or msgspec.UNSET, state.since.astimezone(timezone.utc)
-        self._state.update(self._entry, source=state.status, trouble=trouble, since=since)
-
-    def report_controls(self, state: ControlState) -> None:
-        """Set the controls in the retained state; see `Stream.report_controls`."""
-        self._state.update(self._entry, controls=state)
+    def report(self, **changes: object) -> None:
+        """Change fields of the camera's state; see `Stream.report`."""
+        self._state.update(self._entry, **changes)
 
     def report_seen(self, result: Result) -> None:
         """Publish what the camera sees on a retained topic; see `Stream.report_seen`."""

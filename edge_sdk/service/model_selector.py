@@ -150,7 +150,7 @@ class ModelSelector:
 
         def announce(running: Running) -> None:
             encoder.answers_by(running.variant)
-            stream.report_running(running)
+            stream.report(running=running)
 
         self._is_live = True
         live = self._tuner(loop.stages, source, encoder.answers_by)
@@ -676,7 +676,7 @@ class LevelChanger:
         governor = self._governor
         level, levels = governor.level, len(governor.levels)
         self._publish(
-            Running(variant=level.variant, every=level.every, rung=governor.index, rungs=levels, reason=reason)
+            Running(variant=level.variant, every=level.every, level=governor.index, levels=levels, reason=reason)
         )
 
     def _publish(self, running: Running) -> None:

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 
+import msgspec
+
 from edge_sdk.core.logs import Alarm
 from edge_sdk.loop import Loop, RunRecord, Tick
-from edge_sdk.messages.schema import SourceState
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.sources.opening import redact
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
@@ -206,7 +207,7 @@ class WatchedSource:
         if trouble or (is_news and status is not SourceStatus.OPENING):  # opening may be over in a moment
             self._lines.tell(self._line(status, trouble))
         self._status, self._trouble = status, trouble
-        self._stream.report_source(SourceState(status=status.value, trouble=trouble, since=self._since))
+        self._stream.report(source=status.value, trouble=trouble or msgspec.UNSET, since=self._since)
 
     def _line(self, status: SourceStatus, trouble: str) -> str:
         if status is SourceStatus.OPENED:

@@ -317,7 +317,7 @@ class PipelineRunner:
         if self._controls.are_told:
             absent = dict.fromkeys(THRESHOLDS, msgspec.UNSET)
             shown = absent | self._promised | commanded
-            self._stream.report_controls(msgspec.structs.replace(state, **shown))
+            self._stream.report(controls=msgspec.structs.replace(state, **shown))
 
 
 def _set_thresholds(loop: Loop, thresholds: dict[str, float]) -> None:

@@ -169,13 +169,12 @@ def gallery_arrays(data: bytes, *names: str) -> list[NDArray[Any]]:
     """Read arrays of an .npz by name; raise ValueError if one is missing or the file unpacks to over 64 MiB."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            if sum(member.file_size for member in arrays.zip.infolist()) > _UNPACKED_BYTES:
-                raise ValueError(f"it unpacks to more than {_UNPACKED_BYTES >> 20} MiB")
-            return [arrays[name] for name in names]
-    except Exception as cause:  # noqa: BLE001 - numpy and zipfile raise errors of ten types for other bytes
-        what = f"not an .npz with {' and '.join(names)}"
+            if sum(member.file_size for member in arrays.zip.infolist()) <= _UNPACKED_BYTES:
+                return [arrays[name] for name in names]
+    except Exception:  # noqa: BLE001 - numpy and zipfile raise errors of ten types for other bytes
         # Not chained: a header that claims huge arrays raises MemoryError, which is not a shortage of memory.
-        raise ValueError(f"{what} ({type(cause).__name__}: {cause})") from None
+        raise ValueError(f"not an .npz with {' and '.join(names)}") from None
+    raise ValueError(f"it unpacks to more than {_UNPACKED_BYTES >> 20} MiB")
 
 
 class StageParts(NamedTuple):

@@ -280,7 +280,7 @@ def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, broker: B
             return running_in(listener, "gate")
 
         def upwards() -> list[dict[str, Any]]:
-            return [after for before, after in pairwise(steps()) if after["rung"] < before["rung"]]
+            return [after for before, after in pairwise(steps()) if after["level"] < before["level"]]
 
         def results_of(variant: str) -> int:
             results = documents(listener.messages("/result/gate"))
@@ -288,14 +288,14 @@ def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, broker: B
 
         with Device(config) as device:
             wait_until(lambda: results_of(bundles.LARGE) > 0 and bool(steps()), "results and the state of the start")
-            assert steps()[0] == {"variant": bundles.LARGE, "every": 1, "rung": 0, "rungs": 8, "reason": "start"}
+            assert steps()[0] == {"variant": bundles.LARGE, "every": 1, "level": 0, "levels": 8, "reason": "start"}
             with _stopped_mostly(device.process.pid):
                 wait_until(lambda: results_of(bundles.SMALL) > 0, "the smaller model", _WAIT_S)
-            # On a busy machine it may be many rungs down by now, and each takes ten seconds at least.
+            # On a busy machine it may be many levels down by now, and each takes ten seconds at least.
             wait_until(lambda: bool(upwards()), "a step up", _WAIT_S)
             assert device.stop() == 0
-        # One rung at a time, and each with its numbers.
-        assert all(abs(after["rung"] - before["rung"]) == 1 for before, after in pairwise(steps()))
+        # One level at a time, and each with its numbers.
+        assert all(abs(after["level"] - before["level"]) == 1 for before, after in pairwise(steps()))
         assert "missed 200 ms" in steps()[1]["reason"]
         assert "ms expected of 200" in upwards()[0]["reason"]
     assert device.lines_with(f"from {bundles.LARGE} to {bundles.SMALL}: {steps()[1]['reason']}")

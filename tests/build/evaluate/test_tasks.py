@@ -57,7 +57,7 @@ def test_a_student_is_judged_by_its_class_maps(tmp_path: Path, segmenter: Path) 
     (tmp_path / "data" / "masks").rename(tmp_path / "elsewhere")
     plain = distill_check(segmenter, segmenter, tmp_path / "data")
     assert (labelled.verdict.metric, labelled.verdict.passed, labelled.p_value) == ("mIoU", True, None)
-    assert (plain.verdict.metric, plain.verdict.value, plain.worst) == ("mIoU of both", 1, ())
+    assert (plain.verdict.metric, plain.verdict.value, plain.worst) == ("mIoU of class maps", 1, ())
 
 
 def test_a_bundle_of_a_segmenter_promises_its_agreement(tmp_path: Path, segmenter: Path) -> None:

@@ -227,6 +227,8 @@ def test_guesses_stand_in_the_file_and_what_is_given_counts_more(tmp_path: Path)
     spec, lines = _described(path, decoder="yolov5", labels=tmp_path / "mine.txt", size_wh=(64, 64))
     assert (spec.decoder, spec.input.std, lines[79]) == ("yolov5", (255.0,) * 3, "79")
     assert "# guessed: as yolov5 models are usually trained" in (tmp_path / "model.toml").read_text(encoding="utf-8")
+    (tmp_path / "mine.txt").write_text("a\nb\n")
+    assert describe(_file(tmp_path, {"y": [1, 5, 6]}), labels=tmp_path / "mine.txt").spec.decoder == "end_to_end"
 
 
 def test_a_list_of_labels_is_named_and_not_written(tmp_path: Path) -> None:

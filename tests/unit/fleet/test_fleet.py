@@ -73,8 +73,8 @@ def test_a_device_comes_works_and_is_lost() -> None:
     ):
         expected = [f"berlin/pi: {of_device}", *(f"berlin/pi/gate: {line}" for line in of_gate)]
         assert hear(fleet, "berlin/pi/state", payload) == expected
-    for rung, line in [(2, "degraded to level 2 of 3: too slow"), (0, "no more degraded")]:
-        running = {"variant": "fast", "every": 1, "rung": rung, "rungs": 4, "reason": "too slow"}
+    for level, line in [(2, "degraded to level 2 of 3: too slow"), (0, "no more degraded")]:
+        running = {"variant": "fast", "every": 1, "level": level, "levels": 4, "reason": "too slow"}
         gate = {"source": "opened", "running": running}
         assert hear(fleet, "berlin/pi/state", state({"gate": gate})) == [f"berlin/pi/gate: {line}"]
     later = NOON + timedelta(minutes=5)

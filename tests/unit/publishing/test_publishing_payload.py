@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ from edge_sdk.messages.schema import (
     Message,
     Running,
     SeenMessage,
-    SourceState,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
@@ -150,7 +149,7 @@ def _device_state() -> DeviceState:
     door = state.join("door", MODEL)
     state.join("gate", MODEL)
     controls = ControlState(paused=True, confidence=0.5, max_fps=0)
-    running = Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late")
+    running = Running(variant="int8.320x320", every=1, level=1, levels=7, reason="34% of 60 frames were late")
     state.update(door, source="lost", trouble="connection refused", since=NOW, running=running, controls=controls)
     state.warn(door, "hung", "a run did not finish")
     state.warn_of_device("disk", "12 MB are free")
@@ -243,12 +242,12 @@ def test_a_message_that_a_broker_may_have_had_before_says_so_and_the_next_one_do
 
 
 OTHER = ModelRef("other", 1, "1" * 64)
-SINCE = datetime(2026, 3, 2, 10, 15, 4, tzinfo=timezone(timedelta(hours=1)))
+SINCE = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
 MODEL_JSON = {"name": "tiny", "version": 3, "sha256": "0" * 64}
 
 
 def _running(reason: str) -> Running:
-    return Running(variant="int8", every=1, rung=0, rungs=2, reason=reason)
+    return Running(variant="int8", every=1, level=0, levels=2, reason=reason)
 
 
 def _last(link: FakeLink) -> dict[str, Any]:
@@ -268,8 +267,8 @@ def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> Non
     door.warn("hung", "a run came to no end")
     door.warn("not_finite", "nothing is known")
     door.warn("hung", "")
-    door.report_running(_running("start"))
-    door.report_source(SourceState(status="lost", trouble="connection refused", since=SINCE))
+    door.report(running=_running("start"))
+    door.report(source="lost", trouble="connection refused", since=SINCE)
     until(lambda: _last(first)["door"].get("source") == "lost")
     first.drop("gone")
     until(lambda: bool(second.cameras()))
@@ -278,7 +277,7 @@ def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> Non
         "source": "lost",
         "trouble": "connection refused",
         "since": "2026-03-02T09:15:04Z",
-        "running": {"variant": "int8", "every": 1, "rung": 0, "rungs": 2, "reason": "start"},
+        "running": {"variant": "int8", "every": 1, "level": 0, "levels": 2, "reason": "start"},
         "warnings": {"not_finite": "nothing is known"},
     }
     assert first.cameras()[0] == {"door": {}}
@@ -292,8 +291,8 @@ def test_what_is_said_right_before_the_goodbye_is_said() -> None:
     publisher, door = door_over(link)
     gate = publisher.stream("gate", make_encoder())
     until(lambda: "gate" in _last(link))
-    door.report_running(_running("first"))
-    door.report_running(_running("last"))
+    door.report(running=_running("first"))
+    door.report(running=_running("last"))
     gate.close()
     publisher.close()
     assert _last(link)["door"]["running"]["reason"] == "last"
@@ -323,7 +322,7 @@ def test_a_camera_that_leaves_is_gone_and_its_results_arrive() -> None:
 def test_a_stream_takes_a_camera_over_and_nothing_is_lost(how: Literal["another model", "close and again"]) -> None:
     link = FakeLink(answers=False)
     publisher, before = door_over(link)
-    before.report_source(SourceState(status="opened", since=SINCE))
+    before.report(source="opened", since=SINCE)
     before.warn("hung", "of the old model")
     put(before, *range(5))
     if how == "close and again":

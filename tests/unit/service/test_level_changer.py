@@ -38,17 +38,17 @@ def scene(make: Make) -> Scene:
 
 
 def test_down_and_up_again_with_at_most_two_models_loaded(scene: Scene) -> None:
-    assert scene.announced == [Running(variant=LARGE, every=1, rung=0, rungs=8, reason="start")]
+    assert scene.announced == [Running(variant=LARGE, every=1, level=0, levels=8, reason="start")]
     scene.until(lambda: scene.variant == SMALL)
     line, reason = scene.said[-1], scene.said[-1].partition(": ")[2]
     assert line.startswith(f"from {LARGE} to {SMALL}: ")
     assert "missed 100 ms" in reason
-    assert scene.announced[-1] == Running(variant=SMALL, every=1, rung=1, rungs=8, reason=reason)
+    assert scene.announced[-1] == Running(variant=SMALL, every=1, level=1, levels=8, reason=reason)
     scene.until(lambda: scene.alive == 1)
     scene.costs_ms[LARGE] = 10.0
     scene.until(lambda: scene.variant == LARGE)
     assert scene.said[-1].startswith(f"from {SMALL} to {LARGE}: quiet for ")
-    assert scene.announced[-1].rung == 0
+    assert scene.announced[-1].level == 0
     scene.until(lambda: scene.alive == 1)
     scene.run(60)
     assert (scene.most_alive, len(scene.said)) == (2, 2)
@@ -68,7 +68,7 @@ def test_the_time_of_a_second_model_moves_no_level(make: Make) -> None:
 def test_a_fixed_variant_only_leaves_out_frames_and_stops_doing_so(make: Make) -> None:
     scene = make(fixed=True)
     scene.until(lambda: scene.loop.every == 3)
-    assert scene.announced[-1].rung == 3
+    assert scene.announced[-1].level == 3
     assert scene.said[-1].startswith(f"from {LARGE}, every 2nd frame to {LARGE}, every 3rd frame: ")
     scene.costs_ms[LARGE] = 10.0
     scene.until(lambda: scene.loop.every == 1)
@@ -78,7 +78,7 @@ def test_a_fixed_variant_only_leaves_out_frames_and_stops_doing_so(make: Make) -
 def test_what_another_supervisor_chose_is_the_top_from_then_on(scene: Scene) -> None:
     scene.loop.stages = scene.open(SMALL)
     scene.step()
-    assert scene.announced[-1] == Running(variant=SMALL, every=1, rung=0, rungs=7, reason="chosen by measurement")
+    assert scene.announced[-1] == Running(variant=SMALL, every=1, level=0, levels=7, reason="chosen by measurement")
     scene.costs_ms[LARGE] = 10.0
     scene.run(300)
     assert (scene.variant, scene.said) == (SMALL, [])

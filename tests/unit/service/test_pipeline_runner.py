@@ -16,7 +16,6 @@ from edge_sdk.core.errors import HungRunError, SessionError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.threads import Stop
 from edge_sdk.loop import Budget, Loop, LoopObserver, Tick
-from edge_sdk.messages.schema import SourceState
 from edge_sdk.service import runner as stepping_module
 from edge_sdk.service.monitors import LatencyMonitor, Undecodable, WatchedSource
 from edge_sdk.service.runner import PipelineRunner, Progress
@@ -241,9 +240,9 @@ class Watch:
     """A watched source with all that it speaks to, and a clock that is set by hand."""
 
     def __init__(self, delivered: int = 0) -> None:
-        self.camera, self.states, self.said = Source(), list[SourceState](), SAID
+        self.camera, self.states, self.said = Source(), list[dict[str, Any]](), SAID
         self.camera.delivered, self.now_s = delivered, 1000.0
-        stream: Any = SimpleNamespace(report_source=self.states.append)
+        stream: Any = SimpleNamespace(report=lambda **changes: self.states.append(changes))
         self.watched = WatchedSource(self.camera, "rtsp://bob:s3cret@cam/live", stream, lambda: self.now_s)
 
     def look(self, status: SourceStatus, trouble: str = "", times: int = 3) -> list[str]:
@@ -266,17 +265,17 @@ def test_each_status_of_a_source_is_told_once() -> None:
         (SourceStatus.ENDED, "", [": ended"]),
     ):
         assert watch.look(status, trouble) == said
-        assert (watch.states[-1].status, watch.states[-1].trouble) == (status.value, trouble)
+        assert (watch.states[-1]["source"], watch.states[-1]["trouble"] or "") == (status.value, trouble)
     assert len(watch.states) == 6
-    assert watch.states[2].since == watch.states[3].since  # a status came when it came, whatever its reason
-    assert timedelta() <= datetime.now(timezone.utc) - watch.states[-1].since < timedelta(hours=1)
+    assert watch.states[2]["since"] == watch.states[3]["since"]  # a status came when it came, whatever its reason
+    assert timedelta() <= datetime.now(timezone.utc) - watch.states[-1]["since"] < timedelta(hours=1)
     assert Watch().look(SourceStatus.OPENING, "one") == [": not there yet: one; it is waited for"]
 
 
 def test_a_source_that_a_reload_takes_over_is_not_told_again() -> None:
     watch = Watch(delivered=40)
     assert watch.look(SourceStatus.OPENED) == []
-    assert [state.status for state in watch.states] == ["opened"]
+    assert [state["source"] for state in watch.states] == ["opened"]
     assert watch.look(SourceStatus.LOST) == [": lost"]
 
 

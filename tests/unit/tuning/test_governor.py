@@ -1,4 +1,4 @@
-"""The governor on a hand-moved clock: a loop whose work depends on the rung and on a load that comes and goes.
+"""The governor on a hand-moved clock: a loop whose work depends on the level and on a load that comes and goes.
 
 Behind it the streams that share a machine: which of them steps down, which steps up, and how fair that is.
 """
@@ -47,7 +47,7 @@ Load = Callable[[float], float]
 
 class Step(NamedTuple):
     at_s: float
-    rung: int
+    level: int
     reason: str
 
 
@@ -73,9 +73,9 @@ class World:
         self._ready_ns = 0
 
     def work(self, frame: Frame) -> Result:
-        rung = self.governor.level
-        is_odd = self.large_ms is not None and rung.variant == "large"
-        took_ms = (self.large_ms(self) if is_odd else rung.cost) * self.load(self.now_s)
+        level = self.governor.level
+        is_odd = self.large_ms is not None and level.variant == "large"
+        took_ms = (self.large_ms(self) if is_odd else level.cost) * self.load(self.now_s)
         self.clock.advance(took_ms)
         return Classification(frame, int(took_ms * MS), np.empty(0, np.float32), np.empty(0, np.int64))
 
@@ -113,11 +113,11 @@ class World:
 
     @property
     def path(self) -> list[int]:
-        return [step.rung for step in self.steps]
+        return [step.level for step in self.steps]
 
     @property
     def ups_s(self) -> list[float]:
-        return [step.at_s for step in self.steps if step.rung == 0]
+        return [step.at_s for step in self.steps if step.level == 0]
 
 
 def between(start_s: float, end_s: float, factor: float) -> Load:
@@ -239,7 +239,7 @@ def test_when_memory_is_free_again_the_smaller_model_runs_and_all_is_as_it_was()
     world = World(between(10, 400, 4.0), short=lambda s: "small" if s < 100 else "").run(330)
     assert (str(world.governor.level), world.loop.every) == ("small", 1)
     small = ["small", "small, every 2nd frame", "small, every 3rd frame"]
-    assert [str(rung) for rung in world.governor.levels] == ["large", *small]
+    assert [str(level) for level in world.governor.levels] == ["large", *small]
     assert str(world.run(500).governor.level) == "large"
 
 
@@ -307,11 +307,11 @@ def _levels(*variants: Variant) -> tuple[Level, ...]:
 
 
 def _names(*variants: Variant) -> list[str]:
-    return list(dict.fromkeys(rung.variant for rung in _levels(*variants)))
+    return list(dict.fromkeys(level.variant for level in _levels(*variants)))
 
 
 def test_one_model_can_only_leave_out_frames() -> None:
-    assert [str(rung) for rung in levels_of(make_manifest())] == [
+    assert [str(level) for level in levels_of(make_manifest())] == [
         *("int8", "int8, 2 of 3 frames", "int8, every 2nd frame", "int8, every 3rd frame"),
         *("int8, every 4th frame", "int8, every 6th frame", "int8, every 8th frame"),
     ]
@@ -346,9 +346,9 @@ def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expe
 
 
 def test_frames_are_left_out_of_the_fastest_only() -> None:
-    rungs = _levels(_variant("int8", 10, 0.8), _variant("a", 3, 0.6))
-    assert rungs[:3] == (Level("int8", 1, 10), Level("a", 1, 3), Level("a", 1.5, 3))
-    assert {rung.variant for rung in rungs[1:]} == {"a"}
+    levels = _levels(_variant("int8", 10, 0.8), _variant("a", 3, 0.6))
+    assert levels[:3] == (Level("int8", 1, 10), Level("a", 1, 3), Level("a", 1.5, 3))
+    assert {level.variant for level in levels[1:]} == {"a"}
 
 
 def test_the_boards_own_times_count_where_all_have_them() -> None:

@@ -57,7 +57,7 @@ class SegmentationMetrics(TaskMetrics):
             raise AccuracyGateError(
                 f"{names} find nothing that both know on {len(between)} images, so nothing can be compared"
             )
-        return (Metric("mIoU of both", mean_iou(between)),)
+        return (Metric(self.agreement_name, mean_iou(between)),)
 
     def worst(self, observed: Observed, count: int) -> tuple[WorstImage, ...]:
         """Return the images with the lowest mIoU of both models' maps."""

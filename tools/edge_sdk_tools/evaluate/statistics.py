@@ -225,8 +225,11 @@ def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
     mine, theirs = metric.statistic(weights), reference.statistic(weights)
     bounds = metric.bounds[0] - reference.bounds[1], metric.bounds[1] - reference.bounds[0]
     difference = interval_of(mine - theirs, weights, bounds)
-    if metric.hits is not None and reference.hits is not None:
-        difference = difference.reaching(difference_bounds(metric.hits, reference.hits))
+    hits = metric.hits, reference.hits
+    if metric.unit == SHARE and difference.low == difference.high:  # not one image tells the two apart
+        hits = (np.zeros(weights.shape[1], np.bool_),) * 2
+    if hits[0] is not None and hits[1] is not None:
+        difference = difference.reaching(difference_bounds(hits[0], hits[1]))
     tests = metric.test, reference.test
     test = interval_of(tests[0](weights) - tests[1](weights), weights) if tests[0] and tests[1] else None
     alone = _alone(metric, mine, weights), _alone(reference, theirs, weights)

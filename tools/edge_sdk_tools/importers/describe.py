@@ -334,7 +334,7 @@ def _recognised(
             + "docs/model-toml.md has what each decoder reads: write the model.toml by hand"
         )
     if not names:
-        readings.sort(key=lambda reading: lines > 0 and reading.class_count != lines)
+        readings.sort(key=lambda reading: lines > 0 and reading.class_count not in (None, lines))
         others = tuple(dict.fromkeys(r.decoder for r in readings if r.decoder != readings[0].decoder))
         return msgspec.structs.replace(readings[0], others=others)
     fitting = [reading for reading in readings if reading.class_count in (None, names)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import onnx
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.sources.location import is_utf8
@@ -36,8 +37,10 @@ def import_onnx(
         proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto
         pool_means(proto)
     with one_step(on_progress, "compare"):
+        original = onnx.load(source)
+        original.ir_version = min(original.ir_version, proto.ir_version)  # newer ones are refused, and mean the same
         # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
-        runner = Runner(str(source), str(source), optimize=False)
+        runner = Runner(original.SerializeToString(), str(source), optimize=False)
         observation = observe(runner, str(source), plan.probes)
         blame = "with its opset raised and its shapes fixed "
         remedy = "; export it again where it was trained, with opset 17"
