@@ -15,7 +15,7 @@ from edge_sdk.cli.options import PATH, NumberRange, echo_json, folded
 from edge_sdk.core.errors import MissingDependencyError, TargetError, host_tools
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.arm_cost.counter import Counts, Cpu
+    from edge_sdk_tools.arm_cost.counter import Counts
     from edge_sdk_tools.arm_cost.estimate import Estimate
 
 _VERB = "arm-cost"
@@ -79,15 +79,14 @@ def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None
         _show(counts, estimated, board)
 
 
-def _countable(board: Target) -> Cpu:
+def _countable(board: Target) -> str:
     """Return the board's core; raise TargetError for a core that the emulator does not model."""
     from edge_sdk_tools.arm_cost.counter import CPUS
 
-    found = next((cpu for cpu in CPUS if cpu == board.cpu), None)
-    if found is None:
+    if board.cpu not in CPUS:
         core = board.cpu or "no core of its own"
         raise TargetError(f"target {board.name} has {core}; what can be counted is {' or '.join(CPUS)}")
-    return found
+    return board.cpu
 
 
 @contextlib.contextmanager

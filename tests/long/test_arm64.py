@@ -25,7 +25,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.arm_cost.counter import CORES, CPUS, Core, Counter, Cpu, board_outputs
+from edge_sdk_tools.arm_cost.counter import CORES, CPUS, Core, Counter, board_outputs
 from edge_sdk_tools.arm_cost.estimate import estimate
 from edge_sdk_tools.arm_cost.installation import unpack_wheels
 from edge_sdk_tools.graph.profile import host_saturates
@@ -296,7 +296,7 @@ def _model(text: str, constants: Mapping[str, np.ndarray], ir_version: int) -> o
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_int8_costs_less_and_the_kernels_are_the_core_s(counter: Counter, tmp_path: Path, cpu: Cpu) -> None:
+def test_int8_costs_less_and_the_kernels_are_the_core_s(counter: Counter, tmp_path: Path, cpu: str) -> None:
     fp32 = counter.count(convolution(tmp_path / "fp32.onnx", integer=False), cpu)
     int8 = counter.count(convolution(tmp_path / "int8.onnx", integer=True), cpu)
     assert int8.total < fp32.total

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -191,8 +190,7 @@ def current_recipe(python: str = PYTHON) -> Recipe:
     return Recipe(platform.machine(), onnxruntime_version(), PLUGIN_SOURCE.read_text(encoding="utf-8"), python=python)
 
 
-Cpu: TypeAlias = Literal["cortex-a72", "cortex-a76"]
-CPUS: tuple[Cpu, ...] = get_args(Cpu)
+CPUS = tuple(core.model for core in CORES)
 """Cores that can be counted, because it is known which kernels ONNX Runtime chooses on them."""
 
 TIME_LIMIT_S = 900.0  # for one count, unless the caller says otherwise; a YOLOv8n takes about 50

@@ -24,7 +24,7 @@ from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk.inference.profile import ProfileEvent
-from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Counts, Cpu, find_counter
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, Counts, find_counter
 from edge_sdk_tools.graph.profile import ProfiledSession, extension_nodes
 from edge_sdk_tools.jobs.results import key_of
 from edge_sdk_tools.jobs.runner import JobRunner, OnProgress, one_step
@@ -94,11 +94,6 @@ def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
     return find_counter() if target.cpu in CPUS and not extension_nodes(model) else None
 
 
-def core_of(target: Target) -> Cpu | None:
-    """Return the target's core, where it can be emulated."""
-    return next((cpu for cpu in CPUS if cpu == target.cpu), None)
-
-
 def estimate_board(
     job_runner: JobRunner, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
 ) -> BoardEstimate | None:
@@ -106,15 +101,14 @@ def estimate_board(
 
     A ModelError says that the emulated core cannot run the model, so that no device could.
     """
-    cpu = core_of(target)
-    if counter is None or cpu is None:
+    if counter is None:
         return None
 
     def counted() -> BoardEstimate:
         with one_step(on_progress, "count for the board"):
-            found = estimate(counter.count(model, cpu, time_limit_s=_TIME_LIMIT_S), target)
+            found = estimate(counter.count(model, target.cpu, time_limit_s=_TIME_LIMIT_S), target)
         if found is None:
-            raise EdgeError(f"the time of {cpu} cannot be estimated")
+            raise EdgeError(f"the time of {target.cpu} cannot be estimated")
         return msgspec.convert(found, BoardEstimate, from_attributes=True)
 
     try:

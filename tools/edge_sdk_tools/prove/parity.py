@@ -39,7 +39,6 @@ from edge_sdk.inference.session import Session
 from edge_sdk.tasks.decoders import decoder_of
 from edge_sdk.tasks.spec import TRAITS
 from edge_sdk_tools.arm_cost.counter import CPUS, Counter, board_outputs
-from edge_sdk_tools.arm_cost.estimate import core_of
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
 from edge_sdk_tools.datasets.reading import ENOUGH_TO_SPLIT
@@ -334,7 +333,7 @@ _SECONDS = 10.0  # for images on the emulated core, after the start of its Pytho
 
 def _why_not_emulated(target: Target, counter: Counter | None) -> str:
     """Say why the shipped file is not run on the target's core; empty where it is, or where that is no ARM."""
-    if target.machine == "aarch64" and core_of(target) is None:
+    if target.machine == "aarch64" and target.cpu not in CPUS:
         what = target.cpu or f"{target.name}, a family of cores"
         return f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
     if target.machine == "aarch64" and counter is None:
@@ -434,7 +433,7 @@ def measure_chain(
     tensors = list(zip(floats, own, strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
     parts = Parts(decoder_of(spec).box_axis, TRAITS[spec.task].is_of_whole_picture)
-    kinds, shipped, cpu = list(files), files["ort"], core_of(target)
+    kinds, shipped, cpu = list(files), files["ort"], target.cpu if target.cpu in CPUS else None
     with ExitStack() as running:
         left_out, emulated = _why_not_emulated(target, counter), None
         if target.machine == "aarch64" and cpu and counter:

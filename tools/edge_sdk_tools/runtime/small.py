@@ -25,7 +25,7 @@ import numpy as np
 
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import IncompatibleError, UsageError
-from edge_sdk_tools.arm_cost.counter import CPUS, PYTHONS, Counter, Cpu
+from edge_sdk_tools.arm_cost.counter import CPUS, PYTHONS, Counter
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.runtime import sources
@@ -394,7 +394,7 @@ class _Build:
         proof.write_bytes(pretty(compared))
 
 
-def _compare(small: Counter, stock: Counter, core: Cpu, picture: Path, folder: Path) -> Compared:
+def _compare(small: Counter, stock: Counter, core: str, picture: Path, folder: Path) -> Compared:
     """Run what a device calls with both; raise IncompatibleError where the results differ by more than rounding."""
     said_by, results = [], []
     for name, board in (("small", small), ("stock", stock)):
