@@ -319,7 +319,7 @@ class LiveTuner:
             stages, remark = yield from self._beside(end)
         except StoppedError:
             raise
-        except Exception as cause:  # noqa: BLE001 - as above
+        except Exception as cause:  # noqa: BLE001 - what ran before goes on
             _log.info(f"tuning cannot load what it chose: {failure_line(cause)}; what ran before stays")
             return
         self._give(loop, stages, tuned.chosen.candidate.variant)

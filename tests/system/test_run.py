@@ -213,8 +213,8 @@ def _knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, broker: Broker) -> None:
     video = write_video(tmp_path / "v.avi", range(60 * _FPS), fps=_FPS, size_wh=(64, 48))
     bundle = bundles.write_variants(tmp_path / "a.edge")
-    stream = {"source": video, "bundle": bundle, "latency_ms": 1000, "repeat": True}
-    config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
+    gate = {"source": video, "bundle": bundle, "latency_ms": 1000, "repeat": True}
+    config = write_config(tmp_path, config_text({"gate": gate}, mqtt={"url": broker.url}))
     with Subscriber(broker) as listener, Device(config) as device:
         wait_until(lambda: bool(device.lines_with("tuned in ")) or device.is_over, "the end of tuning", _WAIT_S)
         line = device.hear("edge-sdk: tuned in ")
@@ -253,7 +253,7 @@ def test_tuning_on_a_camera_that_falls_silent_ends_with_one_line(tmp_path: Path)
     assert not (tmp_path / "state" / "tuning").exists()
 
 
-# A machine that becomes slow under a running stream, and fast again.
+# A machine that becomes slow while a pipeline runs, and fast again.
 
 
 @contextlib.contextmanager
@@ -269,11 +269,11 @@ def _stopped_mostly(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, broker: Broker) -> None:
+def test_a_pipeline_steps_down_under_a_load_and_up_again(tmp_path: Path, broker: Broker) -> None:
     bundle = bundles.write_graded(tmp_path / "graded.edge", side=128, width=32, latency_ms=200)
     video = write_video(tmp_path / "slow.avi", range(3000), fps=10, size_wh=(32, 32))
-    stream = {"source": video, "bundle": bundle, "tune": False}
-    config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
+    gate = {"source": video, "bundle": bundle, "tune": False}
+    config = write_config(tmp_path, config_text({"gate": gate}, mqtt={"url": broker.url}))
     with Subscriber(broker) as listener:
 
         def steps() -> list[dict[str, Any]]:

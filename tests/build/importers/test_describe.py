@@ -56,7 +56,7 @@ def _levels(anchors: int, **kinds: int) -> dict[str, list[int]]:
 
 
 def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
-    """The model.toml as it is read again; it passes the export gate."""
+    """The model.toml as it is read again; it passes the check."""
     toml, *labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
     spec = load_model_spec(toml)
     assert not examine(spec).of("error")

@@ -87,7 +87,7 @@ def compared_classes(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...
 def _corrected(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> list[float | None]:
     """One p-value a class, or None; only the classes that can be tested count for the correction."""
     testable = [int((teacher != student).sum()) >= TESTABLE for teacher, student in pairs]
-    from scipy.stats import false_discovery_control  # as above
+    from scipy.stats import false_discovery_control  # imported late, like binomtest
 
     raw = [mcnemar(*pair) for pair, can in zip(pairs, testable, strict=True) if can]
     corrected = iter(false_discovery_control(raw) if raw else [])

@@ -1,8 +1,8 @@
 """How every import begins and ends: it first checks all that is cheap, and last writes the file and its report.
 
-The ONNX file that model.toml names is written whole or not at all: write, pass the export gate, rename. What the import
+The ONNX file that model.toml names is written whole or not at all: write, pass the check, rename. What the import
 measured, and what the model.toml says of the model, are kept in the file's metadata, which go wherever the file is
-copied; they are text that anybody can write, so they are read with limits, and the measured is believed of this very
+copied; they are text that anybody can write, so they are read with limits, and measured figures count for this very
 graph only. Whatever exporters and users' code print stays off the terminal; their exceptions become one line that says
 where they happened.
 """
@@ -204,7 +204,7 @@ def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
 
 
 def _write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) -> bool:
-    """Write the file once it has passed the export gate; return whether it replaced an older one."""
+    """Write the file once it has passed the check; return whether it replaced an older one."""
     path = Path(spec.model)
     size = proto.ByteSize()
     if size > MOST_BYTES:
@@ -261,7 +261,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     ) -> ImportReport:
         """Write the file, with the model's description and a record of the comparison inside, and report.
 
-        A ModelError says that the export gate refuses it.
+        A ModelError says that the check refuses it.
         """
         images, record = sum(probe.is_image for probe in self.probes), None
         if outputs and all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
