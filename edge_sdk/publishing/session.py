@@ -366,7 +366,7 @@ _RIVAL = (
 )
 _OR_CULPRIT = "; or is there a message that it does not take? Messages are sent one by one now, to find it"
 _FLUSH_SHARE = 0.75  # share of the closing time in which results are sent ...
-_FAREWELL_SHARE = 0.95  # ... share until which the offline message is sent; the rest is for the thread to end
+_OFFLINE_SHARE = 0.95  # ... share until which the offline message is sent; the rest is for the thread to end
 
 
 class PublishSession:
@@ -390,8 +390,8 @@ class PublishSession:
         self._sender = Sender(queues, self._warnings, stall_s)
         self._wakeup = Wakeup()
         self._deadline: float | None = None
-        self._farewell_at = 0.0
-        self._farewell: int | None = None
+        self._offline_at = 0.0
+        self._offline: int | None = None  # the number of the offline message, once it is sent
         self._is_last_attempt = False
         self._brief = 0  # connections in a row that were lost soon after the broker took them
         self._detail = ""
@@ -417,10 +417,10 @@ class PublishSession:
         """Make `run` send what it can and return within `timeout_s` seconds; only the first call counts."""
         if self._deadline is None:
             now = time.monotonic()
-            self.retained.end()  # first: the goodbye waits for what that makes due
+            self.retained.end()  # first, because the offline message waits for what this makes due
             self.queues.end()
-            self._farewell_at = now + timeout_s * _FLUSH_SHARE
-            self._deadline = now + timeout_s * _FAREWELL_SHARE
+            self._offline_at = now + timeout_s * _FLUSH_SHARE
+            self._deadline = now + timeout_s * _OFFLINE_SHARE
         self._wakeup.wake()
 
     def run(self) -> None:
@@ -462,9 +462,9 @@ class PublishSession:
             if connection is not None:
                 connection.close(politely=is_done)
             # If the broker answered the offline message, earlier acknowledgements are final.
-            is_answered = self._farewell is not None and not self._sender.is_in_flight(self._farewell)
+            is_answered = self._offline is not None and not self._sender.is_in_flight(self._offline)
             self._sender.end_connection(is_orderly=is_done and is_answered, end=end)
-            self._farewell = None
+            self._offline = None
 
     def _pause(self) -> None:
         """Wait before the next connection, unless it is time to finish."""
@@ -519,18 +519,17 @@ class PublishSession:
         now = time.monotonic()
         if connection.phase != "up":
             return now >= deadline or self._sender.is_over
-        if (
-            self._farewell is None
-        ):  # also at the deadline: a polite end drops the last will, so only this says `offline`
+        # Also at the deadline: a polite end drops the last will, so only this message says `offline`.
+        if self._offline is None:
             is_done = self._sender.is_empty(connection) and self.retained.wait_s() > 0
-            if not is_done and now < self._farewell_at:
+            if not is_done and now < self._offline_at:
                 return False
-            farewell = Message(self.retained.topics.of("status"), self._device_state.offline("shutdown"), kind="status")
-            self._farewell = self._sender.send(connection, farewell)
-        return now >= deadline or not self._sender.is_in_flight(self._farewell)
+            offline = Message(self.retained.topics.of("status"), self._device_state.offline("shutdown"), kind="status")
+            self._offline = self._sender.send(connection, offline)
+        return now >= deadline or not self._sender.is_in_flight(self._offline)
 
     def _has_room(self, connection: MqttConnection) -> bool:
-        return self._farewell is None and self._sender.has_room(connection)
+        return self._offline is None and self._sender.has_room(connection)
 
     def _settle(self, connection: MqttConnection) -> None:
         for line in self._sender.settle(connection):
@@ -543,7 +542,7 @@ class PublishSession:
         if self._deadline is None:
             return wait_s
         now = time.monotonic()
-        until = self._deadline if self._farewell is not None or now >= self._farewell_at else self._farewell_at
+        until = self._deadline if self._offline is not None or now >= self._offline_at else self._offline_at
         return min(wait_s, max(0.0, until - now))
 
     def _report(self, state: ConnectionState, detail: str) -> None:

@@ -273,7 +273,7 @@ class LiveTuner:
                 stages = yield from self._beside(lambda: self._open(candidate))
             except StoppedError:
                 raise
-            except Exception as cause:  # noqa: BLE001 - what is loaded is somebody else's; frames are still to be run
+            except Exception as cause:  # noqa: BLE001 - a model may raise anything, and frames must still run
                 _log.info(f"tuning passes over {candidate}: {failure_line(cause)}")
                 return None
             finally:

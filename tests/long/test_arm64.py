@@ -252,7 +252,7 @@ def test_run_publishes_what_it_sees(
         # The emulator runs a single program, so that no trial can start in a process of its own.
         arguments += ["--trial-seconds", "0"]
         boards[name].checked("-m", "edge_sdk", "run", str(bundle), *arguments)
-        subscriber.wait_for(lambda _: statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the goodbye")
+        subscriber.wait_for(lambda _: statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the last message")
         results = documents(subscriber.messages("/result/camera"))
     assert [result["seq"] for result in results] == list(range(PICTURES))
     assert {(result["task"], result["model"]["sha256"]) for result in results} == {(task, Bundle.open(bundle).digest)}

@@ -60,7 +60,7 @@ def as_nobody() -> Iterator[None]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> Path:
-    """As a kernel shows them below a folder: each with an end of its line, but for texts that end with a NUL."""
+    """Write files as a kernel shows them: each text ends with a line feed, unless it ends with a NUL."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text if text.endswith("\0") else text + "\n")

@@ -84,7 +84,7 @@ class Requester(PahoUser):
         return answer
 
     def documents(self, ending: str, since: int = 0) -> list[dict[str, Any]]:
-        """What came on topics with this ending; nothing of what was taken away."""
+        """The messages on topics with this ending, without the empty ones that clear a topic."""
         found = [m for m in self.messages[since:] if m.topic.endswith(ending) and m.payload]
         return [msgspec.json.decode(m.payload) for m in found]
 

@@ -234,7 +234,7 @@ def _leaps(events: list[Any]) -> list[timedelta]:
 
 
 class _WallClock:
-    """Of the programs that get its `environment`."""
+    """The wall clock of the programs that get its `environment`."""
 
     def __init__(self, folder: Path, off: timedelta) -> None:
         library, self._file = folder / "wall_clock.so", folder / "wall_clock"

@@ -33,7 +33,7 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
         with subscribers.publishing_to(broker, qos=qos) as (publisher, door):
             put(door, *range(100))
         subscriber.wait_for(
-            lambda _: subscribers.statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the goodbye"
+            lambda _: subscribers.statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the offline message"
         )
         first, *rest = [m.topic.removeprefix("edge/v1/default/pi/") for m in subscriber.messages()]
         assert (first, rest[-1]) == ("status", "status")

@@ -50,7 +50,7 @@ def signed(cell_bundle: Path, tmp_path: Path, keys: Path) -> Path:
 
 
 def test_a_wrong_model_is_said_before_a_wrong_source(cell_bundle: Path, tmp_path: Path) -> None:
-    """Though they are looked at side by side."""
+    """Both are checked side by side."""
     nobody = f"rtsp://127.0.0.1:{free_port()}/live"
     broken = write_bundle(tmp_path / "broken.edge")
     both = edge_sdk("run", broken, "--source", nobody, "--trial-seconds", 0)

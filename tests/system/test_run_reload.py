@@ -77,7 +77,7 @@ class Site(Configured):
 
     def stop(self, device: Device) -> None:
         assert device.stop() == 0, device.said
-        wait_until(lambda: self.statuses()[-1][0] == "offline", "the goodbye")
+        wait_until(lambda: self.statuses()[-1][0] == "offline", "the offline message")
         assert [status for status, _ in self.statuses()].count("offline") == 1
         assert not device.lines_with("Traceback")
 

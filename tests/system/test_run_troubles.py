@@ -71,7 +71,7 @@ class _Mounts:
         return (shutil.which("nsenter") or "nsenter", "-m", "-t", str(self._holder.pid), "--")
 
     def path(self, path: Path) -> Path:
-        """Where that which is there under this path is from outside."""
+        """The path from outside of the file that is at `path` inside."""
         return Path(f"/proc/{self._holder.pid}/root") / path.relative_to("/")
 
 
@@ -113,7 +113,7 @@ def test_on_a_full_disk_the_streams_run(cell_bundle: Path, broker: Broker, tmp_p
 
 
 def test_where_nothing_at_all_can_be_written_it_runs(cell_bundle: Path, tmp_path: Path) -> None:
-    """As on a card that failed: no folder for a while, either, in which a new bundle could be tried."""
+    """As on a card that failed: there is no temporary folder either in which a new bundle could be tried."""
     config = write_at_ease(tmp_path, cell_bundle, _PIPELINES)
     with (
         _read_only(tmp_path) as mounts,

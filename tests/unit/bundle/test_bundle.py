@@ -256,7 +256,7 @@ def test_wrong_key_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a device on which nothing ran yet remembers the newest version."""
+    """The record of the newest version, on a device on which nothing ran yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "edge-sdk" / "versions" / "tiny.json"
 

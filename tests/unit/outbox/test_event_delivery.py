@@ -54,7 +54,7 @@ def test_events_that_wait_go_before_results_and_leave_them_a_place(tmp_path: Pat
         door = door_over(link, events=events)
         put(door.stream, *range(10))
         until(lambda: len([k for k, _ in link.published if k in ("event", "result")]) >= 4)
-        # Of a window of six, four for events, and what comes first is one.
+        # The window is six: four places are for events; the first message of a camera is one.
         kinds = [kind for kind, _ in list(link.published)]
         assert (kinds[0], next(kind for kind in kinds if kind in ("event", "result"))) == ("status", "event")
         assert kinds.count("event") <= 4
@@ -199,7 +199,7 @@ REFUSED = b"refused"
 
 @contextmanager
 def _sending(folder: Path, hold: Backoff, refused: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
-    """With forty events of which the broker refuses some."""
+    """A sender with forty events, of which the broker refuses some."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
         warnings = PublishWarnings(DeviceState(IDENTITY, {}, RetainedPublisher(settings.topics)), lambda _line: None)

@@ -124,7 +124,7 @@ def described_in(metadata: Mapping[str, str]) -> DescribedModel | None:
 
 
 def read_import_record(path: Path) -> ImportRecord | None:
-    """The record of an ONNX file; None where it has none, an unreadable one, or another graph than was compared."""
+    """Return the record of an ONNX file; None if it is missing, unreadable, or of another graph than was compared."""
     try:
         proto = onnx.load_model_from_string(read_regular(path, MOST_BYTES))
         [text] = [entry.value for entry in proto.metadata_props if entry.key == RECORD_KEY]
@@ -237,7 +237,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     skipped: tuple[Skipped, ...] = ()
 
     def limit_opset(self, preferred: int) -> int:
-        """The preferred opset, or the target's highest where that is lower."""
+        """Return the preferred opset, or the target's highest where that is lower."""
         return min(preferred, self.target.max_opset) if self.target else preferred
 
     def verify(self, proto: onnx.ModelProto, what: str, original: Observation, blame: str, remedy: str) -> Comparison:
