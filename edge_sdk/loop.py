@@ -32,7 +32,7 @@ _PROBE_INTERVAL_NS = 1_000_000_000  # one late frame a second always runs, to no
 
 
 class Budget:
-    """Latency budget of one stream, in monotonic nanoseconds; every call brings the time.
+    """Latency budget of one camera, in monotonic nanoseconds; every call brings the time.
 
     A frame is dropped when its age plus the 90th percentile of recent prepare + run + decode durations exceeds the
     budget; one probe a second always runs, and one that was fast enough ends the spell.

@@ -72,13 +72,13 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_lines() -> None:
-    """What one test's program said to people is not there for the next."""
+    """Forget the lines that earlier tests logged."""
     forget()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What a device remembers of itself is not that of whoever runs the tests; one for all, as on a device."""
+    """One state folder for all tests, as on a device, instead of that of the user who runs them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("STATE_DIRECTORY", raising=False)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))

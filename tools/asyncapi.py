@@ -28,7 +28,7 @@ _REF = "#/components/schemas/{name}"
 
 
 def asyncapi_document() -> bytes:
-    """The document, JSON, indented."""
+    """Return the document as indented JSON."""
     written = {name: kind.type for name, kind in MESSAGES.items() if kind.type is not None}
     payloads, schemas = msgspec.json.schema_components(written.values(), ref_template=_REF)
     by_kind = dict(zip(written, payloads, strict=True))
@@ -62,7 +62,7 @@ def _channel(name: MessageKind) -> _Json:
 
 
 def _address(name: MessageKind) -> str:
-    """The topic of a kind, with the names of its levels in their places."""
+    """Return the topic of a kind, with the names of its levels in their places."""
     if not MESSAGES[name].topic:
         return _DISCOVERY
     levels = Topics("prefix", "site", "device").of(name, "camera").split("/")
@@ -111,7 +111,7 @@ def _message(name: MessageKind, payload: _Json | None) -> _Json:
 
 
 def _draft7(schema: Any) -> Any:
-    """A schema of draft 2020-12, as msgspec makes it, in the words of draft 7."""
+    """Convert a schema of draft 2020-12, as msgspec makes it, to draft 7."""
     if isinstance(schema, list):
         return [_draft7(each) for each in schema]
     if not isinstance(schema, dict):

@@ -4,7 +4,7 @@ Run as `python -m benchmarks.experiments.fleet [--processes 8] [--devices-each 2
 
 Each device is a publisher with a client id, status, state, telemetry, results of one camera and events on disk of its
 own; one subscriber to all keeps count. In turn: all start; they publish; all are killed, and start again; the broker
-is restarted, soon and late; it is frozen while all are killed and start; all say goodbye. Delays and processor time
+is restarted, soon and late; it is frozen while all are killed and start; all end. Delays and processor time
 are of one machine that is broker, devices and subscriber in one.
 """
 
@@ -191,10 +191,10 @@ class _Trial:
         """In order."""
         began = time.monotonic()
         self._fleet.stop()
-        _wait(lambda: self._witness.count("offline") == self._size, "the goodbyes")
+        _wait(lambda: self._witness.count("offline") == self._size, "the offline messages")
         said = self._witness.since(began, "offline")
         right = sum(status.reason == "shutdown" and status.run_id in self._fleet.put for _, status in said)
-        self._say("goodbyes, of the runs that ended", f"{right} of {len(said)}")
+        self._say("offline messages, of the runs that ended", f"{right} of {len(said)}")
         runs = {run: results.count for (_, run), results in self._witness.results.items()}
         lost = sum(put - runs.get(run, 0) for run, put in self._fleet.put.items())
         self._say("results of the last run that did not come", f"{lost} of {sum(self._fleet.put.values())}")

@@ -1,7 +1,7 @@
 """A fleet of simulated devices in several processes, all of which can be killed at once, and what they said.
 
 A process is `python -m benchmarks.experiments.simulated_fleet JSON`, of `Orders`; each line of its standard output is
-a `Said` in JSON. SIGTERM has all its devices say goodbye.
+a `Said` in JSON. SIGTERM ends all its devices.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class SimulatedFleet:
         self._reap()
 
     def stop(self) -> None:
-        """Have all say goodbye and end."""
+        """Have all end and end."""
         for process in self._processes:
             process.terminate()
         self._reap()

@@ -291,7 +291,7 @@ class RuntimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     maximum: _Version
 
     def admits(self, version: str) -> bool:
-        """Whether `version` ("1.31.1", suffixes ignored) lies in the range."""
+        """Tell whether `version` ("1.31.1", suffixes ignored) lies in the range."""
         found = parse_version(version)
         return parse_version(self.minimum) <= found and found[:2] <= parse_version(self.maximum)[:2]
 

@@ -20,7 +20,7 @@ Colour: TypeAlias = tuple[int, int, int]
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _FAR_PX = 1e5  # coordinates are clipped here, because OpenCV takes 32-bit integers
 _STRENGTH = 0.4  # opacity of colours blended over the picture
-_TRIES = 4  # how many heights of its own a tag may move down from other tags
+_TRIES = 4  # how many times its own height a tag may move down to avoid other tags
 _REFERENCE_PX = 720  # shorter side of the picture for which the sizes below are given
 _GOLDEN_RATIO = 0.618034  # hue step from class to class, in turns: neighbouring classes get distant hues
 
@@ -64,11 +64,11 @@ class Drawing:
         cv2.polylines(self.image, [points], True, colour, self.line_px, cv2.LINE_AA)
 
     def line(self, start_xy: tuple[int, int], end_xy: tuple[int, int], colour: Colour) -> None:
-        """Draw a line."""
+        """Draw a line between two points, in pixels."""
         cv2.line(self.image, start_xy, end_xy, colour, self.line_px, cv2.LINE_AA)
 
     def dot(self, at_xy: tuple[int, int], colour: Colour) -> None:
-        """Draw a filled circle."""
+        """Draw a filled circle around a point, in pixels."""
         cv2.circle(self.image, at_xy, 2 * self.line_px, colour, cv2.FILLED, cv2.LINE_AA)
 
     def fill(self, outlines: Iterable[NDArray[np.float32]], colour: Colour) -> None:
@@ -91,8 +91,8 @@ class Drawing:
     def tag(self, text: str, at_xy: tuple[int, int], colour: Colour, *, above: bool = True) -> int:
         """Write a text on a filled background inside the picture; return the y of its lower end, in pixels.
 
-        It is above the place if there is room, else below it, and moves down from other tags. Where they leave no room
-        within reach, nothing is written.
+        The text is above the place if there is room, else below it, and moves down to avoid other tags. If they leave
+        no room within reach, nothing is written.
         """
         height_px, width_px = int(self.image.shape[0]), int(self.image.shape[1])
         text, (text_w, text_h), below_px = self._fitted(text, width_px - 2 * self._margin_px)

@@ -74,7 +74,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
             image: uint8 (H, W, 3), BGR; kept, not copied. Other arrays are refused, and so is None, which OpenCV
                 returns for a picture that it cannot read.
             seq: the frame's number, 0 and up; counts every frame of the source.
-            camera: the stream's name.
+            camera: the camera's name.
 
         Raises:
             UsageError: `image` is no such array.

@@ -66,7 +66,7 @@ _CODES = {
 
 
 class Prepare:
-    """The prepare stage of one stream; not for several threads at once.
+    """The prepare stage of one camera; not for several threads at once.
 
     Args:
         taken: the input tensor of the model file; by default floats as `spec` describes them.

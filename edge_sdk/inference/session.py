@@ -431,7 +431,7 @@ class Stages:
         """Load the first variant of a verified bundle and replay its golden inputs, by default with its settings.
 
         Args:
-            bundle: `Bundle.with_primary` puts another variant in front.
+            bundle: `Bundle.with_primary` chooses another variant.
             settings: settings of the session.
             cache: cache of loaded models; the golden inputs of a proved model are not replayed again.
             most_golden: how many golden inputs to replay, all by default; one is enough after `trial.prove_here`.

@@ -154,7 +154,7 @@ _KEPT_VARIABLES = frozenset(
 )
 """The only variables that a trial inherits, because any other one may contain a password."""
 _IMPORT_PATH = tuple(sys.path)
-"""The import path at the import of this module; while another thread imports OpenCV, it adds folders in front."""
+"""The import path when this module was imported; OpenCV's import, in another thread, adds folders for a while."""
 
 
 _SAID = "edge-sdk: "  # prefix of the line of an expected error
@@ -176,7 +176,7 @@ def prove_here(
     """Load a model and replay its golden inputs in a process of its own, unless that succeeded here before.
 
     Args:
-        bundle: verified; the variant in front is tried.
+        bundle: verified; its first variant is tried.
         settings: settings with which it will run; by default the bundle's.
         seconds: time limit of the trial; 0: skip it.
         is_stopped: called while waiting; the trial ends if it returns True.
@@ -205,7 +205,7 @@ def prove_here(
     try:
         proof.remember()
     except OutputError as cause:
-        _warn_once(f"that the bundle was tried cannot be remembered, so every start tries it again: {cause}")
+        _warn_once(f"the trial of the bundle cannot be recorded, so every start repeats it: {cause}")
     return True
 
 
@@ -219,7 +219,7 @@ def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], boo
         variables = _environment()
         with contextlib.suppress(OSError):  # without a writable disk; most bundles unpack nothing
             own = stack.enter_context(temporary_folder("edge-trial-"))
-            variables["TMPDIR"] = own  # what a crash would leave is removed
+            variables["TMPDIR"] = own  # so that files which a crash leaves are removed
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "edge_sdk.inference.trial"],
@@ -287,7 +287,7 @@ def _environment() -> dict[str, str]:
 def _died(where: str, exit_code: int, limits: TrialLimits) -> IncompatibleError:
     number = -exit_code
     if number == signal.SIGALRM:
-        why = f"its golden inputs were not through after {limits.seconds:g} s in a process of its own"
+        why = f"its golden inputs were not done after {limits.seconds:g} s in a process of its own"
         advice = "give a slow device more with --trial-seconds, or build a smaller model"
     elif number == signal.SIGKILL:
         why = "the process that tried it was killed, perhaps for want of memory"
@@ -327,7 +327,7 @@ def main() -> None:
     sys.stdout.buffer.flush()
 
 
-_remembering = threading.Lock()  # two streams may prove two versions of one bundle at the same time
+_remembering = threading.Lock()  # two pipelines may prove two versions of one bundle at the same time
 
 
 class _Newest(msgspec.Struct, frozen=True):
@@ -372,7 +372,7 @@ def remember_version(bundle: Bundle) -> str:
                 problem = problem or str(cause)
     if not problem:
         return ""
-    return f"which version of {bundle.manifest.name} is the newest is not known, so that any runs: {problem}"
+    return f"the newest version of {bundle.manifest.name} is not known, so any version runs: {problem}"
 
 
 def _newest(bundle: Bundle) -> int:

@@ -173,11 +173,8 @@ class OutboxWarnings:
     def rejected(self, topic: str, reason: str) -> None:
         """Warn that the broker rejected an event."""
         is_denied = "uthori" in reason  # of "Not authorized", as brokers and paho write it
-        allow, raise_it = (
-            "allow this device to write it in the broker's ACL",
-            "its log may say what to allow or to raise",
-        )
-        advice = allow if is_denied else f"they are not sent; {raise_it} there"
+        allow = "let this device write there in the broker's ACL"
+        advice = allow if is_denied else "they are not sent; the broker's log may say what to allow or to raise"
         self._refused(topic, advice, f"the broker does not take events of {topic}: {reason}; put aside, {advice}")
 
     def too_large(self, topic: str, size: int) -> None:

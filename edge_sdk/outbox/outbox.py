@@ -227,7 +227,7 @@ class EventOutbox:
     def _try(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except Exception as cause:  # noqa: BLE001 - a fault of ours must not end what keeps events for months
+        except Exception as cause:  # noqa: BLE001 - a bug here must not end the thread that keeps events
             line = f"{type(cause).__name__}: {cause}; report this, events wait in memory"
             self._warnings.say("outbox_fault", line)
             self._closing.wait(_FAULT_S)

@@ -508,7 +508,7 @@ class EventStore:
         found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
         gone: dict[int, str] = dict(found.fetchall())
         if gone:
-            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - the same
+            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - our own words
             state.count -= len(gone)
         return gone
 

@@ -94,7 +94,7 @@ class RetainedPublisher:
                 retained.published, retained.not_before = None, 0.0
 
     def end(self) -> None:
-        """Prepare for the goodbye: a changed state goes out at once, and no other word of being online."""
+        """Prepare for the offline message: a changed state goes out at once, and `online` is not sent again."""
         self._is_ending = True
 
     def wait_s(self) -> float:
@@ -118,7 +118,7 @@ class RetainedPublisher:
         return self._answers.popleft() if self._answers else None
 
     def _now(self) -> float:
-        """Return the time, which no longer matters before the goodbye."""
+        """Return the time, which no longer matters before the offline message."""
         return math.inf if self._is_ending else self._clock_s()
 
     def _due(self) -> list[str]:

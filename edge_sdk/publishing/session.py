@@ -2,8 +2,8 @@
 
 The session makes one connection after the other and serves each to its end. One turn sends the device's own messages
 (status, state, telemetry, answers), then those of cameras as far as the window has room: events first, then results and
-pictures, which keep a place in the window so that a device with a week's backlog of events shows results at once. Then
-it settles the broker's answers, and waits for the network or for something to send.
+pictures, which keep two places in the window, so that results arrive at once from a device with a week's events to
+send. Then it settles the broker's answers, and waits for the network or for something to send.
 
 `Sender` knows what goes next, what is in flight and what was acknowledged; what did not arrive goes back to its queue
 when the connection ends.
@@ -39,7 +39,7 @@ _SUSPICIOUS = 2  # consecutive connections that the broker ended with a camera's
 _SURE = 3
 
 
-class PoisonMessageDetector:
+class CulpritDetector:
     """Finds the message at which a broker ends connections, so that it does not hold up all others for ever.
 
     Before MQTT 5 a broker cannot reject a message (too large, not allowed), and some do not with MQTT 5 either: they
@@ -180,7 +180,7 @@ class PublishWarnings:
             self._on_warning(line)
 
 
-_POISON = (
+_ENDS_CONNECTION = (
     "the broker ended the connection each time it got one of {} bytes; raise its limit of a message (max_packet_size, "
     "message_size_limit), or have its ACL let this device write it"
 )
@@ -189,7 +189,7 @@ _SLOW = (
     "([publish.snapshots] width, quality)"
 )
 _HELD = (
-    "the broker does not take events of {}: {}; they wait and are tried again, allow this device to write it in the "
+    "the broker does not take events of {}: {}; they wait and are tried again; let this device write there in the "
     "broker's ACL"
 )
 _FOR_RESULTS = 2  # places of the window that are kept for results
@@ -207,7 +207,7 @@ class Sender:
     def __init__(self, queues: Queues, warnings: PublishWarnings, stall_s: float, hold: Backoff | None = None) -> None:
         self._queues, self._events, self._warnings = queues, queues.events, warnings
         self._stall_s, self._hold = stall_s, hold or Backoff()
-        self.detector = PoisonMessageDetector()
+        self.detector = CulpritDetector()
         self._counts: dict[tuple[str, MessageKind], SentCounters] = {}
         self._in_flight: dict[int, Message] = {}  # by the connection's numbers, oldest first
         self._events_in_flight = 0
@@ -304,7 +304,7 @@ class Sender:
         """Put undelivered messages back, so that they are sent first again; see `EventOutbox.end_connection`."""
         in_flight = list(self._in_flight.values())
         if culprit := self.detector.ended(in_flight, end):
-            why = (_POISON if end == "ended" else _SLOW).format(len(culprit.payload))
+            why = (_ENDS_CONNECTION if end == "ended" else _SLOW).format(len(culprit.payload))
             if isinstance(culprit, QueuedEvent):
                 self._events.reject(culprit, why)
             else:
@@ -364,9 +364,9 @@ _RIVAL = (
     "; soon after the broker took it, and again and again: does another program have the same site and device? "
     "give each its own name (--device, or [device] in a file)"
 )
-_POISONOUS = "; or is there a message that it does not take? They go one by one now, to find it"
+_OR_CULPRIT = "; or is there a message that it does not take? Messages are sent one by one now, to find it"
 _FLUSH_SHARE = 0.75  # share of the closing time in which results are sent ...
-_FAREWELL_SHARE = 0.95  # ... share until which the offline message is sent; the rest is for the thread to end
+_OFFLINE_SHARE = 0.95  # ... share until which the offline message is sent; the rest is for the thread to end
 
 
 class PublishSession:
@@ -390,8 +390,8 @@ class PublishSession:
         self._sender = Sender(queues, self._warnings, stall_s)
         self._wakeup = Wakeup()
         self._deadline: float | None = None
-        self._farewell_at = 0.0
-        self._farewell: int | None = None
+        self._offline_at = 0.0
+        self._offline: int | None = None  # the number of the offline message, once it is sent
         self._is_last_attempt = False
         self._brief = 0  # connections in a row that were lost soon after the broker took them
         self._detail = ""
@@ -417,10 +417,10 @@ class PublishSession:
         """Make `run` send what it can and return within `timeout_s` seconds; only the first call counts."""
         if self._deadline is None:
             now = time.monotonic()
-            self.retained.end()  # first: the goodbye waits for what that makes due
+            self.retained.end()  # first, because the offline message waits for what this makes due
             self.queues.end()
-            self._farewell_at = now + timeout_s * _FLUSH_SHARE
-            self._deadline = now + timeout_s * _FAREWELL_SHARE
+            self._offline_at = now + timeout_s * _FLUSH_SHARE
+            self._deadline = now + timeout_s * _OFFLINE_SHARE
         self._wakeup.wake()
 
     def run(self) -> None:
@@ -456,15 +456,15 @@ class PublishSession:
             if not is_done:
                 detail = connection.detail
                 if end and self._brief >= _RIVALRY:
-                    detail += _RIVAL + (_POISONOUS if self._sender.detector.is_suspected else "")
+                    detail += _RIVAL + (_OR_CULPRIT if self._sender.detector.is_suspected else "")
                 self._report("refused" if connection.phase == "refused" else "connecting", detail)
         finally:
             if connection is not None:
                 connection.close(politely=is_done)
             # If the broker answered the offline message, earlier acknowledgements are final.
-            is_answered = self._farewell is not None and not self._sender.is_in_flight(self._farewell)
+            is_answered = self._offline is not None and not self._sender.is_in_flight(self._offline)
             self._sender.end_connection(is_orderly=is_done and is_answered, end=end)
-            self._farewell = None
+            self._offline = None
 
     def _pause(self) -> None:
         """Wait before the next connection, unless it is time to finish."""
@@ -519,18 +519,17 @@ class PublishSession:
         now = time.monotonic()
         if connection.phase != "up":
             return now >= deadline or self._sender.is_over
-        if (
-            self._farewell is None
-        ):  # also at the deadline: a polite end drops the last will, so only this says `offline`
+        # Also at the deadline: a polite end drops the last will, so only this message says `offline`.
+        if self._offline is None:
             is_done = self._sender.is_empty(connection) and self.retained.wait_s() > 0
-            if not is_done and now < self._farewell_at:
+            if not is_done and now < self._offline_at:
                 return False
-            farewell = Message(self.retained.topics.of("status"), self._device_state.offline("shutdown"), kind="status")
-            self._farewell = self._sender.send(connection, farewell)
-        return now >= deadline or not self._sender.is_in_flight(self._farewell)
+            offline = Message(self.retained.topics.of("status"), self._device_state.offline("shutdown"), kind="status")
+            self._offline = self._sender.send(connection, offline)
+        return now >= deadline or not self._sender.is_in_flight(self._offline)
 
     def _has_room(self, connection: MqttConnection) -> bool:
-        return self._farewell is None and self._sender.has_room(connection)
+        return self._offline is None and self._sender.has_room(connection)
 
     def _settle(self, connection: MqttConnection) -> None:
         for line in self._sender.settle(connection):
@@ -543,7 +542,7 @@ class PublishSession:
         if self._deadline is None:
             return wait_s
         now = time.monotonic()
-        until = self._deadline if self._farewell is not None or now >= self._farewell_at else self._farewell_at
+        until = self._deadline if self._offline is not None or now >= self._offline_at else self._offline_at
         return min(wait_s, max(0.0, until - now))
 
     def _report(self, state: ConnectionState, detail: str) -> None:

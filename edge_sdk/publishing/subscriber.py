@@ -1,9 +1,9 @@
-"""Subscriber: hears what a fleet publishes, through a broker's absence and restarts; `edge-sdk watch` reads from it.
+"""Subscriber: receives what a fleet publishes, through a broker's absence and restarts; `edge-sdk watch` reads from it.
 
-It owns a thread, which connects with `client.MqttConnection`, again and again, and leaves each message in a `Backlog`.
-The backlog is bounded: a reader that is slow, or pauses, costs messages and never the connection. What comes at QoS 1
-is not acknowledged while the backlog is half full, so that the broker waits; the socket is read all the while, because
-a broker takes a client that reads no answer for dead.
+It owns a thread, which connects with `client.MqttConnection`, again and again, and puts each message into a
+`ReceiveQueue`. The queue is bounded: a reader that is slow, or pauses, costs messages and never the connection.
+Messages at QoS 1 are not acknowledged while the queue is half full, so that the broker waits; the socket is read
+nevertheless, because a broker takes a client that reads no answer for dead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _END_S = 1.0
 class ReceiveQueue:
     """Messages that wait for their reader, bounded by their number and their bytes; one thread puts, one takes.
 
-    A single message may be larger. `lost` counts those that found no room, and will not come again.
+    A single message may have more bytes. `lost` counts messages that found no room, and will not come again.
     """
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
@@ -59,7 +59,7 @@ class ReceiveQueue:
             self._changed.notify()
 
     def take(self, timeout_s: float) -> list[Incoming]:
-        """Take all messages, oldest first; wait so many seconds for the first."""
+        """Take all messages, oldest first; wait up to `timeout_s` seconds for the first."""
         with self._changed:
             if not self._messages:
                 self._changed.wait(timeout_s)
@@ -89,16 +89,16 @@ class Subscriber:
         self._settings, self._topics, self._on_state = settings, tuple(topics), on_state
         self._fallback = ProtocolFallback(settings.protocol)
         self._backoff = Backoff(longest_s=_LONGEST_PAUSE_S)
-        self._backlog = ReceiveQueue()
+        self._queue = ReceiveQueue()
         self._wakeup = Wakeup()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="edge-listen", daemon=True)
         self._thread.start()
 
     def take(self, timeout_s: float) -> list[Incoming]:
-        """Take what came since; wait so many seconds for the first message."""
-        is_waited_for = self._backlog.is_half_full
-        taken = self._backlog.take(timeout_s)
+        """Take what came since the last call; wait up to `timeout_s` seconds for the first message."""
+        is_waited_for = self._queue.is_half_full
+        taken = self._queue.take(timeout_s)
         if is_waited_for:
             self._wakeup.wake()  # there is room now; where it filled up meanwhile, the next turn sees that
         return taken
@@ -106,7 +106,7 @@ class Subscriber:
     @property
     def lost(self) -> int:
         """How many messages came while there was no room for them, and will not come again."""
-        return self._backlog.lost
+        return self._queue.lost
 
     def close(self) -> None:
         """Leave the broker; may be called twice."""
@@ -115,11 +115,11 @@ class Subscriber:
         self._thread.join(_END_S)
 
     def receive(self, incoming: Incoming) -> None:
-        """Leave one message in the backlog; called by the connection."""
-        self._backlog.put(incoming)
+        """Queue one message; called by the connection."""
+        self._queue.put(incoming)
 
     def refused(self, line: str) -> None:
-        """Report that the broker granted the subscription: a connection to which it does not is refused or lost."""
+        """Report `online` if the broker granted all topics; otherwise the connection ends, which is reported."""
         if not line:
             self.has_been_online = True
             self._backoff.reset()
@@ -144,7 +144,7 @@ class Subscriber:
             connection.open()
             while connection.phase in ("opening", "up") and not self._is_ending:
                 connection.turn(_TURN_S, self._wakeup)
-                if not self._backlog.is_half_full:
+                if not self._queue.is_half_full:
                     connection.acknowledge()
             if self._is_ending:
                 return

@@ -243,13 +243,13 @@ def explain(error: ssl.SSLError, settings: MqttSettings) -> str:
         return _explain_distrust(error, settings)
     reason = error.reason or str(error)
     if reason in _OLD_TLS_REASONS:
-        return f"{_OLD_TLS}; update it, an older one is not spoken"
+        return f"{_OLD_TLS}; update the broker, because older versions are not allowed"
     if reason in _NO_TLS_REASONS:
         return f"{_NO_TLS}; is it the right port, or mqtt:// (ws://) without the s?"
     if reason in _WANTS_OURS_REASONS and settings.cert_file is None:
         return f"{WANTS_OURS} ({reason})"
     if "_ALERT_" in reason and settings.cert_file is not None:  # the other side complained
-        return f"the broker does not take the certificate in {settings.cert_file} ({reason}); is it by its authority?"
+        return f"the broker does not take the certificate in {settings.cert_file} ({reason}); does it trust its signer?"
     return f"no encrypted connection: {reason}"
 
 
@@ -267,9 +267,9 @@ def _explain_distrust(error: ssl.SSLCertVerificationError, settings: MqttSetting
             f"the broker's certificate is not valid yet; is this device's clock right? It is {now:%Y-%m-%d %H:%M} UTC"
         )
     if code in _OTHER_NAME:
-        return f"the broker's certificate is of another name: {message}; write the one that it is for into the URL"
+        return f"the broker's certificate is of another name: {message}; write the name that it is for into the URL"
     if code in _UNKNOWN_AUTHORITY:
         known = f"the authorities in {settings.ca_file}" if settings.ca_file else "the system's authorities"
         untrusted = f"the broker's certificate is not trusted ({message})"
-        return f"{untrusted}: by none of {known}; give its own, ca_file (--mqtt-ca-file)"
+        return f"{untrusted}: none of {known} signed it; give its own, ca_file (--mqtt-ca-file)"
     return f"the broker's certificate is not trusted: {message}"

@@ -62,7 +62,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MOST_MESSAGES = 64  # messages that may wait in the inbox
 _FRAME_WAIT_S = 5.0  # longest wait of a snapshot request for a frame, because its sender waits for an answer
 _JPEG_QUALITY = 85
-_PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask again"
+_PAUSED = "this camera is paused, so no frame of it is used; resume it and ask again"
 _MOST_ANSWERS = 32
 _LONGEST_REASON = 500  # characters of the reason in an answer about a configuration
 _FOLDERS = re.compile(r"(?<![\w/:])/(?:[^\s/:]+/)+")  # the folders in front of a file's name, but no part of a URL
@@ -111,7 +111,7 @@ class CommandAdmission:
             return None
         count, self._passed_over, self._complain_at_s = self._passed_over, 0, now_s + _COMPLAIN_EVERY_S
         were = "1 command was" if count == 1 else f"{count} commands were"
-        text = f"{were} passed over, send again what matters; {_BURST} at once and {_PER_S:g} a second are looked at"
+        text = f"{were} passed over, send again what matters; {_BURST} at once and {_PER_S:g} a second are handled"
         return RefusedError("too_fast", text)
 
     def _command(self, incoming: Incoming, reply: Reply) -> Command:
@@ -129,7 +129,7 @@ class CommandAdmission:
         if incoming.retain:
             raise RefusedError(
                 "retained",
-                "a retained message is no command, it would come again at every connection; take it away "
+                "a retained message is no command, because it would come again at every connection; clear it "
                 f"(mosquitto_pub -r -n -t {self.topics.of('command')}), and send it without retain",
             )
         if isinstance(name, UnsetType):
@@ -150,7 +150,7 @@ class CommandAdmission:
         except _UNREADABLE as cause:
             raise RefusedError("malformed", _wrong_field(str(cause), name, payload)) from None
         if COMMANDS[name_of(command)].permission != wanted:  # the message has this key twice
-            raise RefusedError("malformed", "command stands there twice, expected it once")
+            raise RefusedError("malformed", "the key command is there twice, expected once")
         reply.command, reply.words = name_of(command), f"command {_words(command)}"
         return command
 
@@ -236,19 +236,19 @@ _Thresholds: TypeAlias = dict[str, tuple[Annotated[float, Meta(ge=0, le=1)], flo
 class ThresholdMemory:
     """Keeps the thresholds of a device's cameras that commands set in the state folder, so that a restart keeps them.
 
-    A threshold that the configuration says otherwise since then is the configuration's. A thread writes the record,
+    If the configuration of a threshold changed since then, the configuration's value holds. A thread writes the record,
     because a disk may hang; without a state folder nothing is kept.
     """
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
         self._name = f"{hashlib.sha256(topics.of('command').encode()).hexdigest()[:32]}.json"
-        self._cameras = self._read()  # each threshold that a command set, and what the configuration said of it then
+        self._cameras = self._read()  # each threshold that a command set, with the configuration's value at that time
         self._writing: BackgroundTask[None] | None = None
         self._is_written = True
 
     def recall(self, pipelines: Iterable[PipelineSettings], controls: Controls) -> None:
-        """Set what is remembered of these cameras, and forget what the configuration changed, and all other cameras."""
+        """Set the remembered thresholds of these cameras; forget others, and those that the configuration changed."""
         before, self._cameras = self._cameras, {}
         for pipeline in pipelines:
             camera = pipeline.camera
@@ -409,7 +409,7 @@ class CommandHandler:
         if control.state.paused:
             raise RefusedError("not_possible", _PAUSED)
         if command.camera in self._snapshots:
-            raise RefusedError("too_fast", "a picture of this camera is waited for already")
+            raise RefusedError("too_fast", "an earlier request for a picture of this camera still waits")
         control.shot = None  # a picture that came after its request timed out
         control.wants_shot = True
         self._snapshots[command.camera] = reply, command, self._clock_s() + _FRAME_WAIT_S
@@ -437,7 +437,7 @@ class CommandHandler:
             return RefusedError("failed", "there is no broker any more")
         try:
             jpeg, width, height = jpeg_of(shot.image, command.width, _JPEG_QUALITY)
-        except Exception as cause:  # noqa: BLE001 - want of memory, or of OpenCV's, is the request's failure alone
+        except Exception as cause:  # noqa: BLE001 - an error of OpenCV, or too little memory, fails this request alone
             return cause
         broker.snapshot(command.camera, jpeg, shot.seq)
         topic = broker.topics.of("snapshot", command.camera)

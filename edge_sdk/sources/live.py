@@ -154,7 +154,7 @@ class LiveSource(OpenedSource):
             # The thread survives a lack of memory or an unforeseen error of OpenCV's, because these may pass.
             try:
                 reason = self._read_all(capture, slot, stop)
-            except Exception as cause:  # noqa: BLE001 - for the reason above
+            except Exception as cause:  # noqa: BLE001 - it may pass, and the camera is reopened
                 reason = f"reading failed ({type(cause).__name__})"
             with contextlib.suppress(Exception):
                 capture.release()
@@ -229,6 +229,6 @@ class LiveSource(OpenedSource):
                 return self._reopen()
             except CameraError as cause:
                 self._trouble = descriptor_shortage() or str(cause)
-            except Exception as cause:  # noqa: BLE001 - as above
+            except Exception as cause:  # noqa: BLE001 - it may pass, and the next attempt follows
                 self._trouble = descriptor_shortage() or f"it does not open ({type(cause).__name__})"
         return None

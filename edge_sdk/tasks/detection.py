@@ -176,7 +176,7 @@ def keep_upright(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.i
     left = x + candidates.class_ids[order] * (np.ptp(x) + width.max() + 1)  # classes lie side by side
     # An IoU above the limit needs this part of the larger width and of the larger height in common.
     part = thresholds.iou * (1 - 1e-6)
-    # Of the thousand candidates at most that come here, all pairs can be looked at where there is no other way.
+    # At most a thousand candidates come here, few enough to compare all pairs where there is no other way.
     found = pairs_within(left, left + width * (1 - part), _MOST_PAIRS if by_opencv else None)
     if found is None:
         assert by_opencv is not None  # only `_MOST_PAIRS` makes it None

@@ -1,6 +1,6 @@
 """`TaskEntry`, the type of the entries of `TASKS` in `tasks.detection`, and the header of every task's message.
 
-A task's module holds its result, its message and the functions of its entry; no other code branches on the task.
+A task's module holds its result, its message and the functions of its entry; no other device code branches on the task.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Listing(msgspec.Struct, frozen=True, gc=False):
 class ResultMessage(_Listing, frozen=True, gc=False, kw_only=True, tag_field="task"):
     """The header of every result; a task's message adds one field, a list of items with a label each.
 
-    `shown` is how many items a text line names; `news` is of how many items a change counts as news.
+    `shown` is how many items a text line names; `edge-sdk watch` prints a line if the first `news` items change.
     """
 
     shown: ClassVar[int] = 1000
@@ -148,7 +148,7 @@ class Labels(tuple[str, ...]):
 
     @property
     def file(self) -> bytes:
-        """The labels file of a bundle: one label per line, or the original if it has vectors or labels of spaces."""
+        """The labels file of a bundle: one label per line, or the original if it has vectors or blank labels."""
         if self.suffix == ".npz" or any(
             line and not line.strip() for line in self.data.decode("utf-8-sig").split("\n")
         ):

@@ -382,7 +382,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return msgspec.structs.replace(self.chosen.candidate, variant=variant)
 
     def is_within_noise(self, one: Measurement) -> bool:
-        """Whether one of `measured` is as good as the best that may run as far as known, though its figure is lower."""
+        """Tell whether `one` is as good as the best that may run, within the noise, though its figure is lower."""
         good = _good(self.measured, self.limits)
         return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
 

@@ -273,7 +273,7 @@ class LiveTuner:
                 stages = yield from self._beside(lambda: self._open(candidate))
             except StoppedError:
                 raise
-            except Exception as cause:  # noqa: BLE001 - what is loaded is somebody else's; frames are still to be run
+            except Exception as cause:  # noqa: BLE001 - a model may raise anything, and frames must still run
                 _log.info(f"tuning passes over {candidate}: {failure_line(cause)}")
                 return None
             finally:
@@ -319,7 +319,7 @@ class LiveTuner:
             stages, remark = yield from self._beside(end)
         except StoppedError:
             raise
-        except Exception as cause:  # noqa: BLE001 - as above
+        except Exception as cause:  # noqa: BLE001 - what ran before goes on
             _log.info(f"tuning cannot load what it chose: {failure_line(cause)}; what ran before stays")
             return
         self._give(loop, stages, tuned.chosen.candidate.variant)

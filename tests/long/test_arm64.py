@@ -53,7 +53,7 @@ class Board(NamedTuple):
     @classmethod
     def of(cls, counter: Counter, core: Core, ours: Path, site: Path) -> Board:
         *before, python = counter.board_python(core.model)
-        # Bytecode is slow to make there.
+        # Python compiles bytecode slowly on an emulated board.
         paths = {"PYTHONPATH": f"{ours}:{site}", "PYTHONPYCACHEPREFIX": str(site.parent / "compiled")}
         given = [part for name, path in paths.items() for part in ("-E", f"{name}={path}")]
         return cls([*before, *given, python], counter.environment, site)
@@ -163,7 +163,7 @@ def boards(counter: Counter, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     recipe += [python.encode(), version("onnxruntime").encode()]
     cache = Cache(CHECKOUT / ".cache" / "arm64")
     kept = cache.folder_of("device", recipe, lambda fresh: _install(fresh, wheel, python))
-    unpack_wheels([wheel], folder / "ours")  # before what is kept, whose sources may be older
+    unpack_wheels([wheel], folder / "ours")  # found before the kept installation, whose sources may be older
     return {core.model: Board.of(counter, core, folder / "ours", kept / "site") for core in CORES}
 
 
@@ -185,7 +185,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
 def answers(
     boards: dict[str, Board], bundles: dict[tuple[str, str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Answer]:
-    """What each board, and under `host` this machine, makes of the golden inputs of the same bundles."""
+    """The outputs of each board, and under `host` of this machine, for the golden inputs of the same bundles."""
     folder = tmp_path_factory.mktemp("replayed")
 
     def ask(name: str, run: Callable[..., str]) -> Answer:
@@ -249,10 +249,10 @@ def test_run_publishes_what_it_sees(
     bundle = bundles[TARGET_OF[name], task]
     with Broker(tmp_path) as broker, Subscriber(broker) as subscriber:
         arguments = ["--source", str(pictures), "--mqtt", broker.url, "--frames", str(PICTURES), "--device", "board"]
-        # The emulator runs one program, and no other Python of its board beside it.
+        # The emulator runs a single program, so that no trial can start in a process of its own.
         arguments += ["--trial-seconds", "0"]
         boards[name].checked("-m", "edge_sdk", "run", str(bundle), *arguments)
-        subscriber.wait_for(lambda _: statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the goodbye")
+        subscriber.wait_for(lambda _: statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the last message")
         results = documents(subscriber.messages("/result/camera"))
     assert [result["seq"] for result in results] == list(range(PICTURES))
     assert {(result["task"], result["model"]["sha256"]) for result in results} == {(task, Bundle.open(bundle).digest)}
@@ -301,7 +301,7 @@ def test_int8_costs_less_and_the_kernels_are_the_core_s(counter: Counter, tmp_pa
     int8 = counter.count(convolution(tmp_path / "int8.onnx", integer=True), cpu)
     assert int8.total < fp32.total
     assert sum(fp32.by_class.values()) == fp32.total
-    # Four products in an instruction of floats, eight in a widening one, sixteen in a dot product; some for the edges.
+    # An instruction makes four products of floats, eight widening ones, or sixteen of a dot product; edges add some.
     assert MACS / 4 <= fp32.by_class["fmla"] < MACS / 4 * 1.2
     assert fp32.integer_share < 0.01
     assert int8.integer_share > 0.99
@@ -335,7 +335,7 @@ def test_a_model_says_the_same_there_as_here(counter: Counter, tmp_path: Path, m
         outputs = board()
     for (got,), tensor in zip(outputs, tensors, strict=True):
         np.testing.assert_array_equal(got, session.run(None, {"x": tensor})[0])
-    # A build keeps its files in a folder that may be named relatively.
+    # A build keeps its files in a folder whose path may be relative.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", ".")
     assert counter.count(Path("int8.onnx"), "cortex-a76").total > 0
@@ -344,16 +344,16 @@ def test_a_model_says_the_same_there_as_here(counter: Counter, tmp_path: Path, m
     assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]
 
 
-# Offset weights on a Cortex-A72: fewer instructions, and no sum that leaves its 16 bits.
+# Offset weights on a Cortex-A72: they take fewer instructions, and no sum leaves its 16 bits.
 
 CORE = "cortex-a72"
 _SIDE, _CHANNELS, _FILTERS = 7, 72, 48
 LARGEST_SUM = _CHANNELS * 3 * 3 * 127 * 255
-FINE = 5000.0  # what filters of random signs sum up to is some hundred times as much
+FINE = 5000.0  # sums of filters with random signs are some hundred times as large
 
 
 def extreme_weights(limit: int, channels: int = _CHANNELS) -> np.ndarray:
-    """Filters of the lowest and the highest integer only: all alike, in turn, in pairs, at random; and any integers."""
+    """Filters of the lowest and the highest integer: all equal, alternating, paired, random; and of any integers."""
     random = np.random.default_rng(4)
     weights = random.choice(np.array([-limit, limit], np.int8), (_FILTERS, channels, 3, 3))
     weights[0], weights[1] = -limit, limit
@@ -373,7 +373,7 @@ def extreme_inputs() -> list[np.ndarray]:
 
 
 def extremes(weights: np.ndarray, zero: int, step: float, groups: int = 1) -> onnx.ModelProto:
-    """One convolution in QDQ form between unsigned integers; a step is as much of a sum as one of the output's."""
+    """One convolution in QDQ form between unsigned integers; `step` is the scale of the output."""
     channels = weights.shape[1] * groups
     constants = {
         "x_scale": np.float32(1), "x_zero": np.uint8(zero), "weights": weights,
@@ -389,7 +389,7 @@ def extremes(weights: np.ndarray, zero: int, step: float, groups: int = 1) -> on
 
 
 def offset_anyway(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The weights less 1, whatever comes of it."""
+    """Return the model with every weight less 1, even where sums then overflow."""
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
     constants = {w.name: w for w in copy.graph.initializer}
     for name in ("weights", "zeros"):
@@ -423,7 +423,7 @@ def test_no_sum_leaves_its_bits_at_the_limits(counter: Counter, tmp_path: Path, 
 
 
 def test_one_more_would_leave_them(counter: Counter, tmp_path: Path) -> None:
-    """The inputs and weights above are extremes indeed: where this passes no more, the limit is not needed any more."""
+    """The inputs and weights above do reach the extremes: when this test fails, the limit is not needed any more."""
     proto = extremes(extreme_weights(127), 128, FINE)
     assert core_form(proto, CORE) is None
     assert wrong_share(counter, written(offset_anyway(proto), tmp_path / "beyond"), extreme_inputs()) > 0.01

@@ -273,9 +273,9 @@ _VIDEO = f"{_RUN} /srv/test/cells.avi --no-tune --best-effort"
 
 
 def _configure(container: Container, *cameras: str) -> None:
-    streams = {name: {"source": "pattern:128x128@10"} for name in cameras}
+    pipelines = {name: {"source": "pattern:128x128@10"} for name in cameras}
     defaults = {"bundle": "/srv/test/cells.edge", "tune": False, "best_effort": True}
-    container.write("/etc/edge-sdk/config.toml", "version = 1\n" + config_text(streams, defaults=defaults))
+    container.write("/etc/edge-sdk/config.toml", "version = 1\n" + config_text(pipelines, defaults=defaults))
 
 
 def test_it_is_ready_with_a_model_and_a_source_and_its_journal_has_priorities(service: Service) -> None:

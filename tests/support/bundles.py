@@ -255,7 +255,7 @@ def write_hostile(folder: Path, model: onnx.ModelProto) -> Path:
 
 
 def _zeros(more: str, side: int = SIDE, **weights: np.ndarray) -> onnx.ModelProto:
-    """Of any picture two zeros `row`, of which the other nodes make `y`."""
+    """A model that makes two zeros, `row`, of any picture, and of these, by the nodes `more`, its output `y`."""
     text = f"means = GlobalAveragePool(images) flat = Flatten(means) row = MatMul(flat, w) {more}"
     return tiny.parsed(text, {"y": [1, 2]}, {**weights, "w": np.zeros((3, 2), np.float32)}, shape=[1, 3, side, side])
 

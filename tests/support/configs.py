@@ -1,4 +1,4 @@
-"""Configuration files for tests, and what a user may who is not root."""
+"""Configuration files for tests, and code that runs as a user who is not root."""
 
 import contextlib
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 Table = Mapping[str, object]
 """Keys of one table."""
 
-STREAM = '[[pipelines]]\nname = "gate"\nsource = "0"\nbundle = "a.edge"\n'
-"""The least that a stream says."""
+PIPELINE = '[[pipelines]]\nname = "gate"\nsource = "0"\nbundle = "a.edge"\n'
+"""The least that a pipeline needs."""
 
 HEALTHY: Table = {"source": "pattern:320x240@20"}
-"""A stream whose source needs nothing and never ends."""
+"""A pipeline whose source needs nothing and never ends."""
 
 AT_EASE: Table = {"tune": False, "latency_ms": 5000}
-"""A stream that measures nothing, and is not late on a busy machine either."""
+"""A pipeline that measures nothing, and is not late on a busy machine either."""
 
 
 def config_text(pipelines: Mapping[str, Table], **tables: Table | None) -> str:
@@ -27,12 +27,12 @@ def config_text(pipelines: Mapping[str, Table], **tables: Table | None) -> str:
     parts += [("[[pipelines]]", {"name": name, **table}) for name, table in pipelines.items()]
     lines: list[str] = []
     for title, table in parts:
-        # Of what stands here JSON is spelt as TOML is.
+        # The values used here are written alike in JSON and TOML.
         lines += ["", title, *(f"{key} = {json.dumps(value, default=str)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 
-def write_config(folder: Path, text: str = STREAM, *, version: str = "version = 1\n") -> Path:
+def write_config(folder: Path, text: str = PIPELINE, *, version: str = "version = 1\n") -> Path:
     """A file of the present version, `config.toml`; one that is there is replaced at once."""
     path = folder / "config.toml"
     fresh = path.with_suffix(".new")
@@ -41,11 +41,11 @@ def write_config(folder: Path, text: str = STREAM, *, version: str = "version = 
 
 
 def write_at_ease(folder: Path, bundle: Path, pipelines: Mapping[str, Table], **tables: Table | None) -> Path:
-    """A file whose streams run one bundle, and are at ease; what it takes else is as in `config_text`."""
+    """A file whose pipelines run one bundle, with `AT_EASE`; `tables` are those of `config_text`."""
     return write_config(folder, config_text(pipelines, **tables, defaults={**AT_EASE, "bundle": bundle}))
 
 
-# What a user may who is not root.
+# Code that runs as a user who is not root.
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def as_nobody() -> Iterator[None]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> Path:
-    """As a kernel shows them below a folder: each with an end of its line, but for texts that end with a NUL."""
+    """Write files as a kernel shows them: each text ends with a line feed, unless it ends with a NUL."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text if text.endswith("\0") else text + "\n")

@@ -44,7 +44,7 @@ class FakeLink:
         self.most_unanswered = 0
         self.is_heard = False
         self.doubtful: dict[str, str] = {}
-        self.goodbye: bool | None = None
+        self.was_polite: bool | None = None
         self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
         self.receiver: Receiver | None = None
         self.may_open = threading.Event()
@@ -100,7 +100,7 @@ class FakeLink:
         return dict(self.doubtful)
 
     def close(self, *, politely: bool) -> None:
-        self.goodbye = politely
+        self.was_polite = politely
 
     def drop(self, detail: str) -> None:
         self.phase, self.detail = "lost", detail
@@ -116,7 +116,7 @@ class FakeLink:
         return [d["cameras"] for d in self.documents("state")]
 
 
-# What tests of the publisher do: make one over connections made by hand, give it results, wait for what happens.
+# Tests of the publisher: make one over fake connections, give it results, wait for what happens.
 
 
 class Door(NamedTuple):

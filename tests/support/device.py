@@ -266,14 +266,14 @@ def taking_another_bundle(scene: Scene, device: Device) -> None:
 
 @_after(running)
 def broker_is_frozen(scene: Scene, _device: Device) -> None:
-    """Nobody will answer the goodbye."""
+    """Nobody will answer the offline message."""
     scene.broker.freeze()
     time.sleep(0.2)
 
 
 @_after(broker_is_frozen)
 def broker_is_frozen_and_another_name_comes(scene: Scene, device: Device) -> None:
-    """Nor the second one."""
+    """Nobody will answer the offline messages of either name."""
     scene.name = "pi-2"
     device.ask_to_reload(scene.text())
     time.sleep(0.4)

@@ -253,7 +253,7 @@ class Board:
         return named
 
     def alive(self) -> list[Candidate]:
-        """What is loaded now, once what was given back is gone."""
+        """The candidates that are loaded, once those that were given back are gone."""
         for thread in threading.enumerate():
             if thread.name == "tuning":
                 thread.join()

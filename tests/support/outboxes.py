@@ -1,4 +1,4 @@
-"""What tests of the event outbox do: make one over a file, put numbered events, take what would go to a broker."""
+"""Tests of the event outbox: make one over a file, put numbered events, take what would go to a broker."""
 
 import os
 import tempfile

@@ -59,7 +59,7 @@ def with_orientation(jpeg: bytes, orientation: int) -> bytes:
     return jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]
 
 
-# Pictures whose number a detector of cells reads: which frame a result is of stands in the result itself.
+# Pictures with lit cells, which a detector of cells finds: each result contains the number of its frame.
 
 _GRID = 4
 

@@ -81,7 +81,7 @@ def write_detector(folder: Path) -> Path:
 
 
 def hand_written_scores(model: onnx.ModelProto, folder: Path, size: int = 16) -> NDArray[np.float32]:
-    """What anybody would write: read, letterbox with grey 114, RGB, 0-1, run. Float32 (N, C), in order of the names."""
+    """Read, letterbox with grey 114, convert to RGB 0-1, run: float32 (N, C), in order of the names."""
     session = ort.InferenceSession(model.SerializeToString())
     return np.concatenate([session.run(None, {"images": _tensor(p, size)})[0] for p in sorted(folder.glob("*.png"))])
 

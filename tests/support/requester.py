@@ -31,9 +31,9 @@ def write_config(
     cameras: Mapping[str, str] | None = None, lines: str = "", protocol: str = "5",
 ) -> Path:  # fmt: skip
     """A device `pi` with cameras, by default one `gate` of numbered patterns, 20 a second."""
-    streams = {name: {"source": source} for name, source in (cameras or {"gate": "pattern:320x240@20"}).items()}
+    pipelines = {name: {"source": source} for name, source in (cameras or {"gate": "pattern:320x240@20"}).items()}
     text = config_text(
-        streams,
+        pipelines,
         mqtt={"url": broker.url, "protocol": protocol},
         commands=None if allow is None else {"allow": allow},
         defaults={**AT_EASE, "bundle": bundle},
@@ -84,7 +84,7 @@ class Requester(PahoUser):
         return answer
 
     def documents(self, ending: str, since: int = 0) -> list[dict[str, Any]]:
-        """What came on topics with this ending; nothing of what was taken away."""
+        """The messages on topics with this ending, without the empty ones that clear a topic."""
         found = [m for m in self.messages[since:] if m.topic.endswith(ending) and m.payload]
         return [msgspec.json.decode(m.payload) for m in found]
 

@@ -24,7 +24,7 @@ from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.logs import SAID
 from tests.support.results import make_encoder
 
-# What the streams of one process share, for tests: a real bundle, real pipelines, and a broker made by hand.
+# What the pipelines of one process share, for tests: a real bundle, real pipelines, and a fake connection.
 
 PICTURES = "pattern:64x48@50"
 
@@ -85,7 +85,7 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-# A desk beside streams, for tests: what it is told, what it says, and what goes out.
+# A command handler for tests: what it receives, logs and publishes.
 
 
 class CommandedDevice:
@@ -101,7 +101,8 @@ class CommandedDevice:
         self.encoder = make_encoder(self.outlet.identity)
         self.outlet.stream("gate", self.encoder)
         self.why_not = ""  # a configuration is not taken
-        self.desk = CommandHandler(settings, self.controls, self.inbox, self.outlet, self._reload, lambda: self.now_s)
+        parts = settings, self.controls, self.inbox, self.outlet
+        self.handler = CommandHandler(*parts, self._reload, lambda: self.now_s)
         until(lambda: any("online" in line for line in self.said))
         self.said.clear()
 
@@ -110,11 +111,11 @@ class CommandedDevice:
 
     def look(self, now_s: float) -> None:
         self.now_s = now_s
-        self.desk.look()
+        self.handler.look()
 
     def hear(self, command: str, **fields: Any) -> None:
         self.inbox.receive(Incoming(self.topics.of("command"), msgspec.json.encode({"command": command, **fields})))
-        self.desk.look()
+        self.handler.look()
 
     def answers(self, count: int) -> list[dict[str, Any]]:
         until(lambda: len(self.link.documents("response")) >= count)

@@ -234,7 +234,7 @@ _PACE_S = 0.002
 
 
 class Script:
-    """What the cameras of one test do, and what became of them.
+    """The acts of the cameras of one test, and counts of what happened to them.
 
     Attributes:
         openings: how often one was opened, or tried to be.
@@ -247,7 +247,7 @@ class Script:
         self.held = 0
 
     def open(self) -> Iterator[str] | None:
-        """What the next opening gives; None where it does not open."""
+        """The acts of the next opening; None where it fails."""
         acts = self._openings[self.openings] if self.openings < len(self._openings) else "f" * 10**6
         self.openings += 1
         return None if acts == "!" else iter(acts)

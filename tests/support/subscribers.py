@@ -184,7 +184,7 @@ def states(subscriber: Subscriber) -> list[dict[str, Any]]:
 
 
 def latest_state(subscriber: Subscriber, camera: str = "door") -> dict[str, Any]:
-    """What the latest state says of one camera; empty where it says nothing, or there is none."""
+    """One camera's part of the latest state; empty where there is none."""
     camera_state: dict[str, Any] = [{}, *states(subscriber)][-1].get(camera, {})
     return camera_state
 
@@ -199,7 +199,7 @@ def results(subscriber: Subscriber) -> list[dict[str, Any]]:
 
 
 def running_in(subscriber: Subscriber, camera: str) -> list[dict[str, Any]]:
-    """What ran of one camera, each once in a row: the state comes again for other reasons too."""
+    """The models of one camera that ran, without repetitions, because the state also comes for other reasons."""
     said = [cameras[camera]["running"] for cameras in states(subscriber) if "running" in cameras.get(camera, {})]
     return [running for running, _ in itertools.groupby(said)]
 

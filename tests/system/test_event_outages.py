@@ -112,7 +112,7 @@ def wrong_authority(folder: Path) -> Iterator[Fault]:
     known = Authority(folder, "known")
     with TlsBroker(folder) as broker:
         good = broker.authority.file.read_bytes()
-        said = f"by none of the authorities in {known.file}; give its own, ca_file (--mqtt-ca-file)"
+        said = f"none of the authorities in {known.file} signed it; give its own, ca_file (--mqtt-ca-file)"
         yield Fault(broker, {**broker.reach, "ca_file": known.file}, said, lambda: known.file.write_bytes(good))
 
 
@@ -234,7 +234,7 @@ def _leaps(events: list[Any]) -> list[timedelta]:
 
 
 class _WallClock:
-    """Of the programs that get its `environment`."""
+    """The wall clock of the programs that get its `environment`."""
 
     def __init__(self, folder: Path, off: timedelta) -> None:
         library, self._file = folder / "wall_clock.so", folder / "wall_clock"

@@ -114,7 +114,7 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
         wait_until(lambda: broker.log.count("Received SUBSCRIBE from") >= 3, "subscribers")
         done = run_edge_sdk("run", "--config", config)
         assert done.returncode == 0, done.stderr
-        wait_until(lambda: any("offline" in str(m.payload) for m in listener.messages()), "the farewell")
+        wait_until(lambda: any("offline" in str(m.payload) for m in listener.messages()), "the offline message")
         results = results_of(listener)
         wait_until(lambda: len(lengths.read_text().split()) == len(results), "lines")
     people = [sum(found["label"] == "person" for found in result["detections"]) for result in results]
@@ -391,7 +391,7 @@ def test_the_program_with_a_broker_publishes_what_it_finds(folder: Path, tmp_pat
         here = program.replace("broker.local", f"localhost:{broker.tls_port}").replace('"person"', '"red"')
         with Subscriber(broker, username="us", password="us") as subscriber:
             assert _output_of(here, folder) == ["2 events are acknowledged"]
-            subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "shutdown"), "the goodbye")
+            subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "shutdown"), "the last message")
             assert [d["kind"] for d in documents(subscriber.messages("/event/gate"))] == ["appeared"]
             [opened] = documents(subscriber.messages("default/gate-1/event/door"))
             assert (opened["kind"], opened["detail"]) == ("door opened", {"badge": 12})

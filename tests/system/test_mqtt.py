@@ -33,7 +33,7 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
         with subscribers.publishing_to(broker, qos=qos) as (publisher, door):
             put(door, *range(100))
         subscriber.wait_for(
-            lambda _: subscribers.statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the goodbye"
+            lambda _: subscribers.statuses(subscriber)[-1:] == [("offline", "shutdown", False)], "the offline message"
         )
         first, *rest = [m.topic.removeprefix("edge/v1/default/pi/") for m in subscriber.messages()]
         assert (first, rest[-1]) == ("status", "status")
@@ -122,7 +122,7 @@ def test_results_arrive_encrypted(tmp_path: Path, path: str | None) -> None:
     [
         ("127.0.0.1", ("localhost",), (-1, 90), True, "of another name: IP address mismatch"),
         ("localhost", ("broker.example",), (-1, 90), True, "of another name: Hostname mismatch"),
-        ("localhost", HERE, (-1, 90), False, "by none of the system's authorities; give its own, ca_file"),
+        ("localhost", HERE, (-1, 90), False, "none of the system's authorities signed it; give its own, ca_file"),
         ("localhost", HERE, (-9, -1), True, "has expired; renew it at the broker"),
         ("localhost", HERE, (1, 90), True, "is not valid yet; is this device's clock right? It is 2"),
     ],

@@ -137,7 +137,7 @@ def test_a_picture_for_which_a_link_is_too_slow_is_given_up_in_its_own_words(tmp
     assert not [line for line in said if "another program" in line or "max_packet_size" in line]
 
 
-# What brokers may answer, forbid and not know: it is said, and mended without a restart of the device.
+# What brokers may refuse, forbid or not know: it is logged, and corrected without a restart of the device.
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 _NO_WEBSOCKET = (b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\xff\xfe\r\n\r\n", b"")

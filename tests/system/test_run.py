@@ -78,7 +78,7 @@ def test_a_second_bundle_looks_at_what_the_first_finds(cell_bundle: Path, cell_p
     assert re.match(r"(red|blue) \d+% \(\1 \d+%\), (red|blue) \d+% \(\2 \d+%\) · ", words), words
 
 
-def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path) -> None:
+def test_results_arrive_and_the_offline_message(cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path) -> None:
     annotated = tmp_path / "annotated.mp4"
     with Subscriber(broker) as listener:
         done = edge_sdk(
@@ -90,7 +90,7 @@ def test_results_arrive_and_the_goodbye(cell_bundle: Path, video: Path, broker: 
         assert (summary["results"], summary["ended_by"]) == (30, "frames")
         assert 0 < summary["inference"]["p50_ms"] <= summary["serial"]["p50_ms"] <= summary["age"]["p50_ms"]
         assert summary["publisher"]["sent"] >= 30
-        wait_until(lambda: statuses(listener)[-1][0] == "offline", "the farewell")
+        wait_until(lambda: statuses(listener)[-1][0] == "offline", "the offline message")
         results = results_of(listener)
         assert len(results) == 30
         topics = {m.topic.removeprefix("edge/v1/default/d/") for m in listener.messages()}
@@ -161,7 +161,7 @@ def test_what_appears_and_disappears_is_told_with_pictures(broker: Broker, cell_
     with Subscriber(broker) as subscriber:
         done = edge_sdk("run", "--config", _config(tmp_path, cell_bundle, **tables))
         assert done.returncode == 0, done.stderr
-        subscriber.wait_for(lambda ms: b'"offline"' in ms[-1].payload, "the goodbye")
+        subscriber.wait_for(lambda ms: b'"offline"' in ms[-1].payload, "the offline message")
         messages = subscriber.messages()
     for message in messages:
         if _kind(message) != "snapshot":
@@ -213,14 +213,14 @@ def _knows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, broker: Broker) -> None:
     video = write_video(tmp_path / "v.avi", range(60 * _FPS), fps=_FPS, size_wh=(64, 48))
     bundle = bundles.write_variants(tmp_path / "a.edge")
-    stream = {"source": video, "bundle": bundle, "latency_ms": 1000, "repeat": True}
-    config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
+    gate = {"source": video, "bundle": bundle, "latency_ms": 1000, "repeat": True}
+    config = write_config(tmp_path, config_text({"gate": gate}, mqtt={"url": broker.url}))
     with Subscriber(broker) as listener, Device(config) as device:
         wait_until(lambda: bool(device.lines_with("tuned in ")) or device.is_over, "the end of tuning", _WAIT_S)
         line = device.hear("edge-sdk: tuned in ")
         wait_until(lambda: "tuning" not in running_in(listener, "gate")[-1], "a state that says so")
         assert device.stop() == 0
-        listener.wait_for(lambda _: statuses(listener)[-1][0] == "offline", "the goodbye")
+        listener.wait_for(lambda _: statuses(listener)[-1][0] == "offline", "the offline message")
         first, *_, last = running_in(listener, "gate")
         sequence = [result["seq"] for result in documents(listener.messages("/result/gate"))]
         already = len(running_in(listener, "gate"))
@@ -253,7 +253,7 @@ def test_tuning_on_a_camera_that_falls_silent_ends_with_one_line(tmp_path: Path)
     assert not (tmp_path / "state" / "tuning").exists()
 
 
-# A machine that becomes slow under a running stream, and fast again.
+# A machine that becomes slow while a pipeline runs, and fast again.
 
 
 @contextlib.contextmanager
@@ -269,11 +269,11 @@ def _stopped_mostly(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_stream_steps_down_under_a_load_and_up_again(tmp_path: Path, broker: Broker) -> None:
+def test_a_pipeline_steps_down_under_a_load_and_up_again(tmp_path: Path, broker: Broker) -> None:
     bundle = bundles.write_graded(tmp_path / "graded.edge", side=128, width=32, latency_ms=200)
     video = write_video(tmp_path / "slow.avi", range(3000), fps=10, size_wh=(32, 32))
-    stream = {"source": video, "bundle": bundle, "tune": False}
-    config = write_config(tmp_path, config_text({"gate": stream}, mqtt={"url": broker.url}))
+    gate = {"source": video, "bundle": bundle, "tune": False}
+    config = write_config(tmp_path, config_text({"gate": gate}, mqtt={"url": broker.url}))
     with Subscriber(broker) as listener:
 
         def steps() -> list[dict[str, Any]]:

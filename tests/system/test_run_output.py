@@ -163,7 +163,7 @@ def _check(scene: Scene, device: Device, listener: Subscriber, *, answers: bool 
     assert not [str(path) for path in (scene.folder / "state").rglob(".*")], "halves of records"
     if not device.lines_with("online"):
         return
-    wait_until(lambda: "offline" in [one[0] for one in statuses(listener)[-1:]], "the goodbye")
+    wait_until(lambda: "offline" in [one[0] for one in statuses(listener)[-1:]], "the offline message")
     name = documents(listener.messages("/status"))[-1]["device"]
     with Subscriber(scene.broker, f"edge/v1/default/{name}/status") as late:
         late.wait_for(lambda messages: len(messages) == 1, "the retained status")
@@ -207,7 +207,7 @@ import edge_sdk.cli
 @pytest.mark.parametrize(("arguments", "is_heard"), [(["run"], True), (["run", "--check"], False), (["watch"], False)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_hears_a_signal_from_the_start(arguments: list[str], is_heard: bool, number: signal.Signals) -> None:
-    """Other verbs have nothing to say goodbye to, and their exit code is an answer."""
+    """Other commands have no connection to end, and their exit code is an answer."""
     command = [sys.executable, "-c", _KILLED_BY_AN_IMPORT, *arguments, str(number.value)]
     process = subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
     assert process.returncode == (0 if is_heard else -number)
@@ -264,7 +264,7 @@ def test_no_trial_of_another_variant_goes_on_behind(
 
 
 def test_a_signal_while_another_model_hangs_beside_the_stream_ends_the_run(tmp_path: Path, hanging: Path) -> None:
-    """What was not tried hangs in the tuner's thread."""
+    """The tuner's thread hangs while it loads a model that had no trial."""
     video = write_video(tmp_path / "v.avi", range(5000), fps=50, size_wh=(64, 48))
     command = ("run", hanging, "--source", video, "--latency-ms", 1000, "--trial-seconds", 0, "-q")
     with started(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -326,7 +326,7 @@ def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_systemd_finds_nothing_to_complain_about(tmp_path: Path) -> None:
-    """It only warns of a line that it does not know: what it prints counts, not its exit code."""
+    """systemd-analyze only warns of an unknown line: its output counts, not its exit code."""
     installed = tmp_path / _UNIT.name
     installed.write_text(_UNIT.read_text().replace("/opt/edge-sdk/bin/edge-sdk", "/bin/true"))
     done = _analyze("verify", "--man=no", str(installed))

@@ -50,7 +50,7 @@ def signed(cell_bundle: Path, tmp_path: Path, keys: Path) -> Path:
 
 
 def test_a_wrong_model_is_said_before_a_wrong_source(cell_bundle: Path, tmp_path: Path) -> None:
-    """Though they are looked at side by side."""
+    """Both are checked side by side."""
     nobody = f"rtsp://127.0.0.1:{free_port()}/live"
     broken = write_bundle(tmp_path / "broken.edge")
     both = edge_sdk("run", broken, "--source", nobody, "--trial-seconds", 0)
@@ -64,8 +64,8 @@ def test_a_wrong_model_is_said_before_a_wrong_source(cell_bundle: Path, tmp_path
 
 @pytest.mark.parametrize("options", [(), ("--check",), ("--check", "--json"), ("--check", "-q")])
 def test_a_wrong_file_is_refused_without_secrets(cell_bundle: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    stream = {"source": "rtsp://bob:hunter2@h", "bundle": cell_bundle, "fsp": 3, "password": "hunter3"}
-    path = _config(tmp_path, {"gate": stream}, mqtt={"url": "mqtt://edge:hunter4@h"})
+    gate = {"source": "rtsp://bob:hunter2@h", "bundle": cell_bundle, "fsp": 3, "password": "hunter3"}
+    path = _config(tmp_path, {"gate": gate}, mqtt={"url": "mqtt://edge:hunter4@h"})
     done = edge_sdk("run", *options, "--config", path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"edge-sdk: {path}: ")
@@ -223,8 +223,8 @@ def test_they_are_in_no_message_line_process_list_or_file(cell_bundle: Path, tmp
     with told, rtsp_server(_OF_CAMERA) as camera, http_server("another") as stranger, http_server(_OF_CAMERA) as lost:
         servers = {"gate": camera, "door": stranger, "hall": lost}
         password = {"password_file": _write_secret(tmp_path, "camera.pw", _OF_CAMERA)}
-        streams = {name: {"source": server.url(login="bob@"), **password} for name, server in servers.items()}
-        config = write_at_ease(tmp_path, cell_bundle, {"yard": HEALTHY, **streams}, device=_DEVICE, mqtt=site.mqtt)
+        pipelines = {name: {"source": server.url(login="bob@"), **password} for name, server in servers.items()}
+        config = write_at_ease(tmp_path, cell_bundle, {"yard": HEALTHY, **pipelines}, device=_DEVICE, mqtt=site.mqtt)
         checked = edge_sdk("run", "--check", "--config", config)
         checked_json = edge_sdk("run", "--check", "--json", "--config", config)
         with (

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.system
 
 # A device whose cameras count, its broker, and whoever listens there.
 
-FILM, FOLDER = 240, 40
-"""Frames of the film, pictures of the folder; both begin again."""
+VIDEO, FOLDER = 240, 40
+"""Frames of the video, images of the folder; both begin again."""
 
 
 class Site(Configured):
@@ -40,7 +40,7 @@ class Site(Configured):
         self.sources, self.listener = sources, Subscriber(self.broker)
         self.defaults["repeat"] = True
         self.cameras = {
-            "film": {"source": sources / "film.avi", "every_frame": True},
+            "video": {"source": sources / "video.avi", "every_frame": True},
             "bars": {"source": "pattern:320x240@20"},
         }
 
@@ -77,7 +77,7 @@ class Site(Configured):
 
     def stop(self, device: Device) -> None:
         assert device.stop() == 0, device.said
-        wait_until(lambda: self.statuses()[-1][0] == "offline", "the goodbye")
+        wait_until(lambda: self.statuses()[-1][0] == "offline", "the offline message")
         assert [status for status, _ in self.statuses()].count("offline") == 1
         assert not device.lines_with("Traceback")
 
@@ -96,7 +96,7 @@ def assert_whole(results: list[dict[str, Any]], length: int) -> None:
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
-    write_frames(folder / "film.avi", (counted_picture(number, 512) for number in range(FILM)), 25)
+    write_frames(folder / "video.avi", (counted_picture(number, 512) for number in range(VIDEO)), 25)
     write_counted_folder(folder / "pictures", FOLDER)
     return folder
 
@@ -111,28 +111,28 @@ def site(tmp_path: Path, cell_bundle: Path, sources: Path) -> Iterator[Site]:
 def test_what_changes_takes_over_and_what_does_not_goes_on(site: Site) -> None:
     site.cameras["folder"] = {"source": site.sources / "pictures"}
     with site.running() as device:
-        assert "as before: film, bars, folder" in device.reload()
-        site.cameras["film"]["latency_ms"] = 700
+        assert "as before: video, bars, folder" in device.reload()
+        site.cameras["video"]["latency_ms"] = 700
         told = len(site.listener.messages("/state"))
-        assert "changing: film; as before: bars, folder" in device.reload(site.text())
-        wait_until(lambda: len(site.listener.messages("/state")) > told, "the state of who goes on with the film")
+        assert "changing: video; as before: bars, folder" in device.reload(site.text())
+        wait_until(lambda: len(site.listener.messages("/state")) > told, "the state of who goes on with the video")
         replace_bundle(site.bundle, 2)
-        assert "changing: film, bars, folder" in device.reload()
+        assert "changing: video, bars, folder" in device.reload()
         for camera in site.cameras:
             site.wait_for_version(camera, 2)
         site.cameras["folder"]["bundle"] = copy_bundle(site.bundle, site.folder / "other.edge", 3)
         site.cameras["yard"] = {"source": "pattern:320x240@10"}
-        assert "new: yard; changing: folder; as before: film, bars" in device.reload(site.text())
+        assert "new: yard; changing: folder; as before: video, bars" in device.reload(site.text())
         site.wait_for_version("folder", 3)
         site.wait_for_more("yard")
-        site.wait_for_cameras("bars", "film", "folder", "yard")
+        site.wait_for_cameras("bars", "video", "folder", "yard")
         del site.cameras["yard"]
-        assert "ending: yard; as before: film, bars, folder" in device.reload(site.text())
-        site.wait_for_cameras("bars", "film", "folder")
+        assert "ending: yard; as before: video, bars, folder" in device.reload(site.text())
+        site.wait_for_cameras("bars", "video", "folder")
         site.stop(device)
-    assert_whole(site.results("film"), FILM)
+    assert_whole(site.results("video"), VIDEO)
     assert_whole(site.results("folder"), FOLDER)
-    assert [site.versions(camera) for camera in ("film", "folder", "bars")] == [[1, 2], [1, 2, 3], [1, 2]]
+    assert [site.versions(camera) for camera in ("video", "folder", "bars")] == [[1, 2], [1, 2, 3], [1, 2]]
     for camera in ("bars", "yard"):
         assert_increasing(site.results(camera))
 
@@ -143,14 +143,14 @@ def _broken(site: Site) -> Iterator[tuple[str, str]]:
     good = site.text()
     yield good + "[[[", not_taken
     yield good + "colour = 3\n", not_taken
-    film = dict(site.cameras["film"])
+    video = dict(site.cameras["video"])
     altered = copy_bundle(site.bundle, site.folder / "altered.edge", 2)
     (altered / "labels.txt").write_text("cat\n")
-    site.cameras["film"] = {**film, "bundle": altered}
-    yield site.text(), f"film: {runs_on}"
+    site.cameras["video"] = {**video, "bundle": altered}
+    yield site.text(), f"video: {runs_on}"
     site.mqtt["url"] = "mqtt://127.0.0.1:1"  # with which all would have to begin anew
     yield site.text(), not_taken
-    site.cameras["film"], site.mqtt["url"] = film, site.broker.url
+    site.cameras["video"], site.mqtt["url"] = video, site.broker.url
     site.keys = [generate_key(site.folder / "other.key")]
     yield site.text(), f"bars: {runs_on}"
     site.keys = []
@@ -172,10 +172,10 @@ def test_what_cannot_run_is_said_and_what_ran_goes_on(site: Site) -> None:
         assert len(site.statuses()) == said
         replace_bundle(site.bundle, 2)
         device.reload(site.text())
-        site.wait_for_version("film", 2)
+        site.wait_for_version("video", 2)
         site.wait_for_version("bars", 2)
         site.stop(device)
-    assert_whole(site.results("film"), FILM)
+    assert_whole(site.results("video"), VIDEO)
     assert_increasing(site.results("bars"))
 
 
@@ -217,7 +217,7 @@ def test_live_cameras_lose_no_result(tmp_path: Path, cell_bundle: Path) -> None:
 def test_thirty_leave_nothing(site: Site) -> None:
     """No thread, no descriptor: of cameras that come and go, of bundles and names that change."""
     bundle = copy_bundle(site.bundle, site.folder / "other.edge", 2)
-    site.cameras["film"] = {"source": "pattern:320x240@30"}  # the machine has no rest beside the film
+    site.cameras["video"] = {"source": "pattern:320x240@30"}  # the machine has no rest beside the video
     site.defaults["latency_ms"] = 5000  # no second model is loaded beside one that is late
     with site.running() as device:
 
@@ -225,7 +225,7 @@ def test_thirty_leave_nothing(site: Site) -> None:
             site.cameras.pop("yard", None)
             if number % 3 == 1:
                 site.cameras["yard"] = {"source": "pattern:320x240@30"}
-            site.cameras["film"]["bundle"] = bundle if number % 2 else site.bundle
+            site.cameras["video"]["bundle"] = bundle if number % 2 else site.bundle
             site.cameras["bars"]["latency_ms"] = 6000 + number
             site.name = "pi-2" if number % 6 > 3 else "pi"
             device.reload(site.text())

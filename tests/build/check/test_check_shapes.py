@@ -1,4 +1,4 @@
-"""What the gate makes of a model: sides are fixed, old opsets raised, and what stands against it is named."""
+"""What the check does to a model: it fixes sides, raises old opsets, and names all that is wrong."""
 
 import itertools
 import re
@@ -146,7 +146,7 @@ def test_functions_are_put_in_place(tmp_path: Path) -> None:
 
 
 def test_real_weights_where_shapes_follow_from_values(tmp_path: Path) -> None:
-    """With weights of zeros nothing would be found, and the largest of nothing is an error."""
+    """With zeros for weights NonZero would find nothing, and TopK of nothing is an error."""
     text = "a = Flatten(images) b = Gemm(a, w, bias) c = NonZero(b) d = Cast<to = 1>(c) y, i = TopK<axis = 1>(d, five)"
     weights = {"w": np.ones((192, 2000), np.float32), "five": np.array([5])}
     weights["bias"] = np.ones(2000, np.float32)  # large enough to be cut out
@@ -171,7 +171,7 @@ def test_a_list_of_findings_has_an_end(tmp_path: Path) -> None:
 
 
 def _old(opset: int, text: str, weights: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:
-    """Of an output whose shape nothing tells: inference has to find it, or the trial run."""
+    """A model that declares no shape of its output: inference or the trial run has to find it."""
     model = network(text, weights=weights, opset=opset)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     return model

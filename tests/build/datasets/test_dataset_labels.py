@@ -279,7 +279,7 @@ def _png(ids: np.ndarray = IDS, mode: str = "L", **more: object) -> bytes:
     buffer = io.BytesIO()
     image = Image.fromarray(ids)
     if mode == "P":
-        # Colours in an order that no conversion to grey levels could come back from.
+        # No conversion of these colours to grey levels could lead back to the class ids.
         image.putpalette([(7 * i + c) % 256 for i in range(256) for c in (200, 90, 30)])
     elif mode != "L":
         image = image.convert(mode)
@@ -354,7 +354,7 @@ def test_what_only_reading_shows_is_refused(tmp_path: Path) -> None:
 def test_the_same_picture_with_other_labels_is_counted(
     tmp_path: Path, file: str, first: bytes, second: bytes, task: Task, conflicts: int
 ) -> None:
-    """The first of the same content stays."""
+    """Of images with the same content, the first one by name is used."""
     write_pictures(tmp_path / "images", 1)
     shutil.copy(tmp_path / "images" / "000.png", tmp_path / "images" / "copy.png")
     (tmp_path / file).parent.mkdir(exist_ok=True)

@@ -57,7 +57,7 @@ def worse(tmp_path: Path) -> Path:
 
 
 def _scores(data: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What the worse student and the teacher say."""
+    """Scores of the worse student and of the teacher."""
     return hand_written_scores(changed(3, 0.5), data), hand_written_scores(tiny.classifier(), data)
 
 

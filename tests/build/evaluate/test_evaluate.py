@@ -424,7 +424,7 @@ def _two_answers(
 
 
 def test_objects_of_noise_are_not_in_the_mirror_image(tmp_path: Path, data: Path) -> None:
-    """Of numbers above 1 this model finds two objects on the left, whatever the image shows, and else in the middle."""
+    """The model finds two objects on the left in any image of numbers above 1, in others in the middle."""
     choice = (
         "mean = ReduceMean<keepdims=0>(images) more = Sub(mean, one) steep = Mul(more, many) first = Sigmoid(steep)"
     )

@@ -56,7 +56,7 @@ def _levels(anchors: int, **kinds: int) -> dict[str, list[int]]:
 
 
 def _described(path: Path, **options: object) -> tuple[ModelSpec, list[str]]:
-    """The model.toml as it is read again; it passes the export gate."""
+    """The model.toml as it is read again; it passes the check."""
     toml, *labels = write_description(describe(path, **options), path.parent)  # type: ignore[arg-type]
     spec = load_model_spec(toml)
     assert not examine(spec).of("error")
@@ -193,7 +193,7 @@ def test_rows_of_a_suppression_in_the_graph_are_filled_up(
     tmp_path: Path, decoder: str, text: str, shapes: dict[str, list[int | str]], fixed: list[tuple[int, ...]],
     found: list[float],
 ) -> None:  # fmt: skip
-    """As exporters write a detector, of an image of whole numbers: boxes, scores and labels of what was found."""
+    """A detector as exporters write it takes an image of whole numbers, and gives boxes, scores and labels."""
     boxes = np.float32([[8, 8 + 8 * row, 24, 40 + 8 * row] for row in range(5)])
     weights = {
         "boxes": boxes[None], "corners": boxes, "side": np.float32(64), "yxyx": np.array([1, 0, 3, 2]),

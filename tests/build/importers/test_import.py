@@ -47,7 +47,7 @@ def test_figures_and_next_step(tmp_path: Path, cli: Cli) -> None:
     source, toml = map(str, write_source(tmp_path))
     captured = cli(0, "import", "onnx", source, "--model", toml)
     for said in (
-        "\ncompared on 8 inputs, none of them a real image\nmade by the export gate\n",
+        "\ncompared on 8 inputs, none of them a real image\nmade by edge-sdk's check\n",
         f"\nwrote {tmp_path / 'model.onnx'}\n",
         "\n0.00 MB, opset 17, 6 nodes, input 1x3x16x16 NCHW\n",
         f"next: edge-sdk build {toml} --target TARGET --calibration FOLDER\n",
@@ -369,4 +369,4 @@ def test_an_import_replaces_the_record_of_the_file_it_reads(tmp_path: Path) -> N
     toml.write_text(toml.read_text().replace('"model.onnx"', '"new.onnx"'))
     import_onnx(tmp_path / "model.onnx", toml)
     record = read_import_record(tmp_path / "new.onnx")
-    assert (record.origin, record.exporter, record.images) == ("ONNX", "the export gate", 0)
+    assert (record.origin, record.exporter, record.images) == ("ONNX", "edge-sdk's check", 0)

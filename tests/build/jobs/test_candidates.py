@@ -1,4 +1,4 @@
-"""Jobs on this machine: the same results however many at once, kept on disk, and nothing left behind."""
+"""Jobs on this machine: results are the same however many run at once, and are kept on disk; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def job_runner(request: pytest.FixtureRequest) -> Iterator[JobRunner]:
 
 
 def test_results_in_the_items_order_and_progress_as_they_come(job_runner: JobRunner) -> None:
-    # The first takes longest: it is done last where two run at once.
+    # The first one takes longest, and is done last if two run at once.
     items = [Recipe(0, 0.4), *jobs.recipes(6)[1:]]
     seen: list[tuple[int, int]] = []
     results = jobs.run(job_runner, jobs.measure, items, shared=b"abc", on_done=lambda *done: seen.append(done))
@@ -77,7 +77,7 @@ def test_shared_is_pickled_once_and_unpickled_once_a_process(monkeypatch: pytest
         assert Counted.pickled == 1
         assert {(measured.value, measured.unpickled) for measured in results} == {(5_000_000, 1)}
         assert os.getpid() not in {measured.pid for measured in results}
-        # Another run has another one.
+        # Another run has another shared object.
         assert jobs.run(job_runner, jobs.weigh, jobs.recipes(1), shared=Counted(b"12"))[0].value == 2
 
 
@@ -133,12 +133,12 @@ def test_an_interrupted_run_resumes_and_leaves_no_process(tmp_path: Path, many: 
     first = subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
     for _ in range(3):
         first.stdout.readline()
-    # A terminal sends it to every process, `kill` to one.
+    # A terminal sends SIGINT to every process, `kill` to one.
     (os.killpg if whole_group else os.kill)(first.pid, signal.SIGINT)
     _, errors = first.communicate(timeout=120)
     assert (first.returncode, errors.count("Traceback") <= 1) == (-signal.SIGINT, True), errors
     assert errors.rstrip().endswith("KeyboardInterrupt"), errors
-    # Whoever was started belongs to its session; the last to go is the tracker that removes the maps.
+    # All processes belong to its session; the last one to end is the tracker that removes the maps.
     until(lambda: not _session(first.pid))
     assert list((tmp_path / "maps").iterdir()) == []
     kept = sorted(path.name for path in (tmp_path / "store").iterdir())
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_computed_again(tmp_path: Path) -> None:
     files = [tmp_path / f"recipe-{number}.msgpack" for number in range(4)]
     whole, flipped = files[0].read_bytes(), bytearray(files[2].read_bytes())
     flipped[-12] ^= 1  # inside a float: still a result, and a wrong one
-    for file, data in zip(files, (whole[:-3], b"", flipped, whole), strict=True):  # the last is another's
+    for file, data in zip(files, (whole[:-3], b"", flipped, whole), strict=True):  # the last has another item's result
         file.write_bytes(data)
     Store(tmp_path).put("recipe-4", b"\x81\xa6number\x00")  # a result of an older form
     assert _run(tmp_path, items) == 1
@@ -213,7 +213,7 @@ def test_a_path_whose_name_is_no_text_stays_as_it_is() -> None:
     assert decoded(encoded([path]), list[Path]) == [path]
 
 
-# Jobs on a real Dask cluster of two worker processes: as on this machine, and robust against what dies.
+# Jobs on a real Dask cluster of two worker processes: the same results, even if a worker or the scheduler dies.
 
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    # A result that died with its worker is asked for this long, 30 s by default. Dask's settings are reached through
-    # distributed, so that its own are there before: they would be taken back with these.
+    # Dask asks this long for a result that died with its worker, 30 s by default. Its settings are reached through
+    # `distributed`, which first adds its own: otherwise they would be removed together with these.
     with distributed.dask.config.set({"distributed.comm.timeouts.connect": "3s"}), local_cluster(2) as cluster:
         yield cluster
 
@@ -261,7 +261,7 @@ def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPa
         before = jobs.run(job_runner, jobs.weigh, jobs.recipes(1), shared=Counted(b""))
         monkeypatch.setattr(Counted, "pickled", 0)
         results = jobs.run(job_runner, jobs.weigh, jobs.recipes(12, 0.05), shared=Counted(bytes(5_000_000)))
-    # By this process; a worker that hands it on to the other pickles it again, there.
+    # Pickled once by this process; a worker that hands it on to the other one pickles it again.
     assert (Counted.pickled, before[0].value) == (1, 0)
     assert {measured.value for measured in results} == {5_000_000}
     pids = sorted({(measured.pid, measured.unpickled) for measured in results})
@@ -286,7 +286,7 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
 
     with pytest.raises(KeyboardInterrupt), JobRunner(scheduler=cluster.scheduler_address) as job_runner:
         jobs.run(job_runner, jobs.measure, jobs.recipes(30, 0.2, tmp_path), shared=b"", on_done=interrupt)
-    until(lambda: not cluster.scheduler.tasks)  # without a cancellation: until all of them are done
+    until(lambda: not cluster.scheduler.tasks)  # without a cancellation this would wait until all of them are done
     assert len(list(tmp_path.iterdir())) < 15
 
 
@@ -307,12 +307,12 @@ def _program(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[b
     try:
         yield process
     finally:
-        process.kill()  # asked politely, a worker whose scheduler is gone looks for it first
+        process.kill()  # after SIGTERM a worker whose scheduler is gone would first look for it
         process.wait(timeout=60)
 
 
 def _path(*first: Path) -> str:
-    """Where a worker finds its modules: as this process, after `first`."""
+    """Return the import path of a worker: `first`, then that of this process."""
     return os.pathsep.join([*map(str, first), *sys.path])
 
 
@@ -350,7 +350,7 @@ def _other_sources(folder: Path) -> None:
     for package in (edge_sdk, edge_sdk_tools):
         root = Path(package.__path__[0])
         shutil.copytree(root, folder / root.name, ignore=shutil.ignore_patterns("__pycache__"))
-    with (folder / "edge_sdk" / "errors.py").open("a") as file:
+    with (folder / "edge_sdk" / "core" / "errors.py").open("a") as file:
         file.write("# another commit\n")
 
 

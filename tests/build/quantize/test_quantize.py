@@ -166,7 +166,7 @@ def test_hard_swish_and_hard_sigmoid_compute_in_integers_alone(tmp_path: Path) -
     kinds = Counter(node.op_type for node in int8.graph.node)
     [got], [expected] = _said(int8, x), _said(proto, x)
     assert (kinds["HardSigmoid"], kinds["ReduceMean"], kinds["LeakyRelu"]) == (0, 0, 1)
-    # Of half a step each: x, b and y are rounded, and the gates little.
+    # x, b and y are each rounded by at most half a step, the gates by little.
     assert np.abs(got - expected).max() < 2 * 32 / 255
     assert np.abs(expected).max() > 10
 
@@ -416,7 +416,7 @@ def test_smallest_and_largest_are_those_of_onnx_runtimes_calibrator(tmp_path: Pa
 def test_equal_pictures_are_counted_as_one(tmp_path: Path) -> None:
     write_project(tmp_path)
     for index, path in enumerate(sorted((tmp_path / "pictures").iterdir())):
-        # Of different content, and the same once they are made small.
+        # The pictures differ, and are equal once they are made small.
         cv2.imwrite(str(path), np.full((64 + index, 64 + index, 3), 90, np.uint8))
     found = _watched(tmp_path, symmetric=False)
     assert (found.images, found.different) == (12, 1)

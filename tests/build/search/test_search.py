@@ -145,7 +145,7 @@ def test_where_no_recipe_holds_fp32_is_carried_with_the_reason(tmp_path: Path, m
 
 
 def _proof(value: float, low: float, high: float, *, fallen: float = 0.0, **changes: object) -> Proof:
-    """Of a model with two gated figures: one as given, and one that fell for certain."""
+    """The proof of a model with two gated figures: one as given, and one that fell for certain."""
 
     def figure(value: float, low: float, high: float) -> Figure:
         difference = Interval(value - 0.8, low, high)

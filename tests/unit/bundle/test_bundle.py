@@ -256,7 +256,7 @@ def test_wrong_key_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a device on which nothing ran yet remembers the newest version."""
+    """The record of the newest version, on a device on which nothing ran yet."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "edge-sdk" / "versions" / "tiny.json"
 
@@ -334,7 +334,7 @@ def test_a_damaged_record_is_said_once_and_replaced(
     _proved(bundle)
     damage(record)
     [line] = _proved(bundle)
-    assert line.startswith("which version of tiny is the newest is not known, so that any runs: ")
+    assert line.startswith("the newest version of tiny is not known, so any version runs: ")
     assert expected in line
     assert _proved(bundle) == []
     refusal(BundleError, refuse_older, _opened(tmp_path / "a.edge", 4, key), allow_older=False)
@@ -343,7 +343,7 @@ def test_a_damaged_record_is_said_once_and_replaced(
 def test_a_state_folder_that_is_none_stops_nobody(record: Path, tmp_path: Path, key: Path) -> None:
     (tmp_path / "edge-sdk").write_text("in the way")
     [line] = _proved(_opened(tmp_path / "a.edge", 5, key))
-    assert "so that any runs: " in line
+    assert "so any version runs: " in line
     assert _proved(_opened(tmp_path / "a.edge", 4, key))
 
 

@@ -28,13 +28,13 @@ def _as_it_was() -> Iterator[None]:
     cv2.setNumThreads(threads)
 
 
-def _config(folder: Path, *streams: str, mqtt: Table | None = None) -> Path:
+def _config(folder: Path, *pipelines: str, mqtt: Table | None = None) -> Path:
     """Streams of four pictures each; one that ends in ! has no bundle."""
     write_cell_pictures(folder / "pictures")
     write_graded(folder / "graded.edge")
     pipelines = {
         name.rstrip("!"): {"source": "pictures", "bundle": "none.edge" if name.endswith("!") else "graded.edge"}
-        for name in streams
+        for name in pipelines
     }
     return write_config(folder, config_text(pipelines, mqtt=mqtt, defaults=AT_EASE))
 

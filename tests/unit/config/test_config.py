@@ -1,4 +1,4 @@
-"""The configuration file: what it says becomes what a daemon runs, and when a run goes by it."""
+"""The configuration file: how it becomes what a daemon runs, and when `edge-sdk run` reads it."""
 
 import random
 import re
@@ -25,19 +25,19 @@ from edge_sdk.publishing.settings import Secret
 from edge_sdk.service.settings import PipelineSettings, RunSettings, run_settings_of
 from edge_sdk.sources.location import SourceOptions
 from tests.support.certificates import Authority
-from tests.support.configs import STREAM, write_config
+from tests.support.configs import PIPELINE, write_config
 from tests.support.logs import SAID, refusal
 from tests.support.program import Cli
 
 
-def _settings(folder: Path, text: str = STREAM) -> Any:
+def _settings(folder: Path, text: str = PIPELINE) -> Any:
     return run_settings_of(read_config(write_config(folder, text)))
 
 
-def test_what_is_not_said_is_as_the_daemon_has_it(tmp_path: Path) -> None:
+def test_keys_that_are_left_out_have_the_default_values(tmp_path: Path) -> None:
     settings = _settings(tmp_path)
-    stream = PipelineSettings(camera="gate", source="0", bundle=tmp_path / "a.edge")
-    assert settings == RunSettings(device=default_device(), pipelines=(stream,), waits=True)
+    pipeline = PipelineSettings(camera="gate", source="0", bundle=tmp_path / "a.edge")
+    assert settings == RunSettings(device=default_device(), pipelines=(pipeline,), waits=True)
 
 
 def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
@@ -62,16 +62,16 @@ def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
     assert (settings.device, mqtt.host, mqtt.port, mqtt.tls, mqtt.username) == ("pi", "broker", 1234, True, "edge")
     assert (mqtt.ca_file, mqtt.qos, mqtt.password) == (tmp_path / "ca.pem", 1, Secret("hunter2"))
     assert mqtt.topics.of("result", "gate") == "x/y/home/pi/result/gate"
-    stream = PipelineSettings(
+    pipeline = PipelineSettings(
         camera="gate", source="rtsp://viewer@h/x", source_password=Secret("hunter2"), password_file=tmp_path / "pw",
         size_wh=(640, 480), bundle=Path("/b.edge"), trusted_keys=(tmp_path / "a.pub", Path("/b.pub")),
         allow_older=True, latency_ms=200, variant="int8",
     )  # fmt: skip
-    assert settings.pipelines == (stream,)
+    assert settings.pipelines == (pipeline,)
     assert "hunter2" not in repr(settings)
 
 
-def test_defaults_are_for_streams_that_say_nothing_else(tmp_path: Path) -> None:
+def test_defaults_are_for_pipelines_that_say_nothing_else(tmp_path: Path) -> None:
     settings = _settings(
         tmp_path,
         """
@@ -91,15 +91,15 @@ def test_defaults_are_for_streams_that_say_nothing_else(tmp_path: Path) -> None:
 def test_slow_rates_that_a_source_can_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "6")
     for source, more in (("/dev/video0", ""), ("picamera2", "read_timeout_s = 6\n"), ("rtsp://h/x", "")):
-        read_config(write_config(tmp_path, STREAM.replace('"0"', f'"{source}"') + f"fps = 0.2\n{more}"))
+        read_config(write_config(tmp_path, PIPELINE.replace('"0"', f'"{source}"') + f"fps = 0.2\n{more}"))
 
 
-def test_a_stream_says_alone_how_its_certificate_is_verified(tmp_path: Path) -> None:
+def test_a_pipeline_says_alone_how_its_certificate_is_verified(tmp_path: Path) -> None:
     defaults = '[defaults]\nbundle = "a.edge"\ntls_ca_file = "ca.pem"\n'
     own = {"a": "", "b": f'tls_fingerprint = "{"ab" * 32}"', "c": "tls_verify = false"}
-    streams = [f'[[pipelines]]\nname = "{name}"\nsource = "rtsps://h/{name}"\n{line}\n' for name, line in own.items()]
-    config = read_config(write_config(tmp_path, defaults + "".join(streams)))
-    assert [stream.source_options for stream in run_settings_of(config).pipelines] == [
+    tables = [f'[[pipelines]]\nname = "{name}"\nsource = "rtsps://h/{name}"\n{line}\n' for name, line in own.items()]
+    config = read_config(write_config(tmp_path, defaults + "".join(tables)))
+    assert [pipeline.source_options for pipeline in run_settings_of(config).pipelines] == [
         SourceOptions(tls_ca_file=tmp_path / "ca.pem"),
         SourceOptions(tls_fingerprint="ab" * 32),
         SourceOptions(tls_verify=False),
@@ -109,7 +109,7 @@ def test_a_stream_says_alone_how_its_certificate_is_verified(tmp_path: Path) -> 
 
 def test_files_are_relative_to_the_configuration(tmp_path: Path) -> None:
     for source, expected in (("0", "0"), ("rtsp://h/x", "rtsp://h/x"), ("clips/a.mp4", f"{tmp_path}/clips/a.mp4")):
-        assert _settings(tmp_path, STREAM.replace('"0"', f'"{source}"')).pipelines[0].source == expected
+        assert _settings(tmp_path, PIPELINE.replace('"0"', f'"{source}"')).pipelines[0].source == expected
 
 
 _MQTT = '[mqtt]\nurl = "mqtt://broker"\nqos = 1\n'
@@ -119,7 +119,8 @@ _CAT = '[[events]]\nlabels = ["cat"]\n'
 def test_rules_are_of_the_cameras_that_they_name(tmp_path: Path) -> None:
     dog = '[[events]]\nlabels = ["dog"]\n'
     one, other = 'cameras = ["yard"]\nconfidence = 0.7\ncooldown_s = 5\n', 'cameras = ["gate"]\n'
-    gate, yard = _settings(tmp_path, STREAM + STREAM.replace("gate", "yard") + _CAT + dog + one + dog + other).pipelines
+    rules = _CAT + dog + one + dog + other
+    gate, yard = _settings(tmp_path, PIPELINE + PIPELINE.replace("gate", "yard") + rules).pipelines
     cat = EventRule(labels=("cat",))
     assert gate.events == (cat, EventRule(labels=("dog",)))
     assert yard.events == (cat, EventRule(labels=("dog",), confidence=0.7, cooldown_s=5.0))
@@ -141,16 +142,16 @@ def test_each_kind_travels_as_its_table_says_or_as_documented(tmp_path: Path) ->
             SnapshotSettings(on="interval", interval_s=60.0, width=320, quality=50),
         ),
     ):
-        settings = _settings(tmp_path, _MQTT + text + STREAM)
+        settings = _settings(tmp_path, _MQTT + text + PIPELINE)
         assert (settings.mqtt.channels, settings.pipelines[0].snapshots) == (channels, pictures)
 
 
 def _config(folder: Path, line: str) -> Path:
-    return write_config(folder, f'[mqtt]\nurl = "mqtts://edge@h"\n{line}\n{STREAM}')
+    return write_config(folder, f'[mqtt]\nurl = "mqtts://edge@h"\n{line}\n{PIPELINE}')
 
 
 def _password(config: schema.Config) -> str:
-    """As each reading of the settings finds it, of a configuration that was read once."""
+    """Return the password that the settings now have; the configuration itself was read before."""
     mqtt: Any = run_settings_of(config).mqtt
     password: str = mqtt.password.reveal()
     assert password not in repr(config) + repr(mqtt)
@@ -158,7 +159,7 @@ def _password(config: schema.Config) -> str:
 
 
 def test_a_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
-    config, file = read_config(_config(tmp_path, 'password_file = "pw"')), tmp_path / "pw"  # which comes later
+    config, file = read_config(_config(tmp_path, 'password_file = "pw"')), tmp_path / "pw"  # the file is written later
     file.write_text("hunter2\nsecond line\n")
     file.chmod(0o600)
     assert (_password(config), SAID) == ("hunter2", [])
@@ -221,7 +222,7 @@ def test_one_password_for_all_cameras_without_their_own(tmp_path: Path, monkeypa
         ]
         """,
     )
-    secrets = [stream.source_password for stream in settings.pipelines]
+    secrets = [pipeline.source_password for pipeline in settings.pipelines]
     assert [secret.reveal() if secret else None for secret in secrets] == ["of all", "its own", None, None]
 
 
@@ -257,7 +258,7 @@ def test_a_run_goes_by_its_flags_or_by_a_file_and_without_either_by_the_usual_on
         assert refusal(UsageError, config_file, _context(*arguments)).startswith(expected)
 
 
-# docs/config.md and its schema say what the program reads.
+# docs/config.md and the JSON Schema describe what the program reads.
 
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -294,7 +295,7 @@ def test_examples_are_read(tmp_path: Path, text: str) -> None:
 
 
 def _keys(table: object) -> Iterator[tuple[str, bool]]:
-    """Each key of a table of the file and of those in it, and whether the file says it."""
+    """Yield each key of a table and of the tables in it, and whether the file sets it."""
     for item in table if isinstance(table, tuple) else (table,):
         if isinstance(item, msgspec.Struct):
             for field in item.__struct_fields__:
@@ -368,25 +369,25 @@ _GATE = 'pipelines[0] ("gate")'
 
 
 def _with(line: str) -> str:
-    return f"{STREAM}{line}\n"
+    return f"{PIPELINE}{line}\n"
 
 
 def _mqtt(lines: str, url: str = "mqtt://edge@h") -> str:
-    return f'[mqtt]\nurl = "{url}"\n{lines}\n{STREAM}'
+    return f'[mqtt]\nurl = "{url}"\n{lines}\n{PIPELINE}'
 
 
 def _source(source: str, lines: str = "") -> str:
-    return STREAM.replace('"0"', f'"{source}"') + lines
+    return PIPELINE.replace('"0"', f'"{source}"') + lines
 
 
 _BAD = [
-    ("[mqqt]\n" + STREAM, "unknown key mqqt; did you mean mqtt?"),
+    ("[mqqt]\n" + PIPELINE, "unknown key mqqt; did you mean mqtt?"),
     ("", "pipelines is missing, expected tables [[pipelines]]"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
     (_source("picamera2", "fps = 0.5\nread_timeout_s = 1\n"), "expected 1 or more, or a read_timeout_s above 2"),
     (_source("rtsp://h/x", 'tls_ca_file = "a.pem"\n'), f"{_GATE}: tls_ca_file: it is for rtsps:// and https:// only"),
-    (STREAM.replace("gate", "a/b"), "name: camera name 'a/b' cannot be part of a topic, expected no / + # $"),
+    (PIPELINE.replace("gate", "a/b"), "name: camera name 'a/b' cannot be part of a topic, expected no / + # $"),
     (_mqtt("", "http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
     (_mqtt("", "mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
@@ -398,7 +399,7 @@ _BAD = [
         _mqtt('cert_file = "c"\nkey_password_env = "A"\nkey_password_file = "p"', "mqtts://h"),
         "mqtt.key_password_file and key_password_env are both there, expected one of them",
     ),
-    ('[commands]\nallow = ["pause"]\n' + STREAM, "commands: there is no broker, expected [mqtt] with the url of one"),
+    ('[commands]\nallow = ["pause"]\n' + PIPELINE, "commands: there is no broker, expected [mqtt] with the url of one"),
     (_mqtt('password = "hunter2"'), "mqtt.password: a password does not stand in this file"),
     (_with('password = "hunter2"'), f"{_GATE}.password: a password does not stand in this file"),
     (_mqtt('password_credential = "../hunter2"'), "mqtt.password_credential: expected the name of a systemd credent"),
@@ -407,11 +408,11 @@ _BAD = [
     (_mqtt('password_env = "A"', "mqtt://h"), "mqtt.url: there is an MQTT password but no user"),
     (_with("latency_ms = 0.2"), "latency_ms is 0.2, expected 1 millisecond or more"),
     (_with("cpu_share = 50"), "cpu_share is 50, expected 4 cores or less, which this machine has; 0.5 is half a core"),
-    (STREAM + f'[[events]]\nlabels = ["{"x" * 101}"]\n', "can be no event's, expected 1 to 100 printable characters"),
-    (STREAM + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
-    ("[publish.results]\nqos = 1\n" + STREAM, "publish is of what goes to a broker, and none is named"),
+    (PIPELINE + f'[[events]]\nlabels = ["{"x" * 101}"]\n', "can be no event's, expected 1 to 100 printable characters"),
+    (PIPELINE + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
+    ("[publish.results]\nqos = 1\n" + PIPELINE, "publish is of what goes to a broker, and none is named"),
     (_mqtt("[publish.events]\nqos = 0"), "publish.events.qos: 0, expected 1"),
-    (_mqtt('[publish.snapshots]\non = "interval"\ninterval_s = "x"'), "interval_s: got a string"),  # and not missing
+    (_mqtt('[publish.snapshots]\non = "interval"\ninterval_s = "x"'), "interval_s: got a string"),  # not: it is missing
     (_mqtt('[publish.snapshots]\non = "event"'), "there are no [[events]]; expected some"),
 ]
 
@@ -428,14 +429,14 @@ def test_each_mistake_is_one_line(
     lines = err.splitlines()
     assert expected in lines[0]
     assert all(line.startswith(f"edge-sdk: {path}: ") or "nowhere" in line or "mqtt." in line for line in lines)
-    assert (out, len(lines)) == ("", 3 if "rtsp://a:hunter2@h" in text else 1)  # as a name it is none, either
+    assert (out, len(lines)) == ("", 3 if "rtsp://a:hunter2@h" in text else 1)  # such a name is wrong in two more ways
     assert re.search("Traceback|ter2|hun/", err) is None
 
 
 def test_versions(tmp_path: Path, cli: Cli) -> None:
     for version, expected in (
         ("", "version is missing, expected version = 1 at the top, above the first [table]"),
-        # What a newer format has is not complained about.
+        # Keys of a newer format cause no further complaint.
         ("version = 2\nnew = 3\n", "version is 2, expected version = 1 at the top, above the first [table]; a newer"),
     ):
         path = write_config(tmp_path, version=version)
@@ -449,7 +450,7 @@ def _complaints(path: Path) -> list[str]:
 
 
 def test_nothing_that_is_wrong_hides_another_problem(tmp_path: Path) -> None:
-    """Neither a wrong value, nor a missing key, nor a table that breaks a rule of its own, nor what is no table."""
+    """Wrong values, missing keys, tables that break a rule of their own, and values in place of tables."""
     key = "ab" * 32
     path = write_config(
         tmp_path,
@@ -497,7 +498,7 @@ def test_nothing_that_is_wrong_hides_another_problem(tmp_path: Path) -> None:
 
 def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:
     wrong = ", ".join(f'"command_{number}"' for number in range(20_000))
-    path = write_config(tmp_path, f'[mqtt]\nurl = "mqtt://h"\n[commands]\nallow = [{wrong}]\n{STREAM}')
+    path = write_config(tmp_path, f'[mqtt]\nurl = "mqtt://h"\n[commands]\nallow = [{wrong}]\n{PIPELINE}')
     began_s = time.process_time()
     *said, last = _complaints(path)
     assert time.process_time() - began_s < 3  # it took 40 s

@@ -287,7 +287,7 @@ BIG = {**LITTLE, "part": "0xd08", "revision": "3"}
 
 
 def _arm(*cores: dict[str, str]) -> str:
-    """As an ARM kernel has it: no name anywhere."""
+    """The processor file of an ARM kernel, which has no name of a model."""
     blocks = [
         f"processor\t: {number}\nBogoMIPS\t: {100 + number}.00\nFeatures\t: {core['features']}\n"
         f"CPU implementer\t: {core['implementer']}\nCPU architecture: 8\nCPU variant\t: 0x0\n"

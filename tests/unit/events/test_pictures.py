@@ -336,7 +336,7 @@ def test_with_events_one_is_made_when_asked_and_not_too_often() -> None:
             if seq in (1, 2, 3):
                 album.snapshots.ask()
             album.put(seq, 40 * seq)
-            # Of those that came too soon the newest, once its time has come.
+            # Of the pictures that came too soon the newest one is made, once its time has come.
             album.wait_for(*(made for made in (1, 4) if made <= seq))
 
 

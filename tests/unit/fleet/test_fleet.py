@@ -1,4 +1,4 @@
-"""What is known of a fleet from its messages and which of it is news; nothing that anybody publishes breaks it."""
+"""What a fleet's messages show of it, and which changes are news; no message breaks the view."""
 
 import contextlib
 import io

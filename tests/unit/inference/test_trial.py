@@ -24,7 +24,7 @@ from tests.support.program import Cli
 Found = TypeVar("Found")
 HARM = {
     "memory": (lambda: wants(5), 200, "needs more than 512 MiB, and its target has 512"),
-    "hang": (endless_of_hostile, 2, "were not through after 2 s"),
+    "hang": (endless_of_hostile, 2, "were not done after 2 s"),
     "crash": (deep, 200, r"crashed on it \(SIGSEGV\)"),
 }
 """A model, the seconds that it gets, and what is said of it."""
@@ -92,7 +92,7 @@ def test_a_state_folder_that_cannot_be_written_is_said_and_nothing_more(state: P
     for _ in range(2):
         assert prove_here(bundle)
     [line] = SAID
-    assert "every start tries it again" in line
+    assert "every start repeats it" in line
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_events_that_wait_go_before_results_and_leave_them_a_place(tmp_path: Pat
         door = door_over(link, events=events)
         put(door.stream, *range(10))
         until(lambda: len([k for k, _ in link.published if k in ("event", "result")]) >= 4)
-        # Of a window of six, four for events, and what comes first is one.
+        # The window is six: four places are for events; the first message of a camera is one.
         kinds = [kind for kind, _ in list(link.published)]
         assert (kinds[0], next(kind for kind in kinds if kind in ("event", "result"))) == ("status", "event")
         assert kinds.count("event") <= 4
@@ -103,18 +103,18 @@ def test_an_answer_counts_once_more_is_heard(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(("code", "camera"), [(0x87, "hall"), (0x99, "door")])
 def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, code: int, camera: str) -> None:
-    poison: list[int] = []
+    refused: list[int] = []
 
     def judge(_kind: MessageKind, message: Message) -> tuple[str, int]:
-        is_poison = message.topic.endswith(f"event/{camera}") and message.seq in poison
-        return ("Not authorized", code) if is_poison else ("", 0)
+        is_refused = message.topic.endswith(f"event/{camera}") and message.seq in refused
+        return ("Not authorized", code) if is_refused else ("", 0)
 
     link = FakeLink(judge=judge)
     link.answers = False
     with _door(tmp_path, link) as door:
         cameras = [camera if 5 <= index < 8 else "door" for index in range(40)]
         numbers = [door.publisher.put_event(each, payload) for each in cameras]
-        poison += numbers[5:8]
+        refused += numbers[5:8]
         link.answers = True
         until(lambda: door.publisher.stats().events.delivered == 37)
         assert _seen(link) == numbers  # each once
@@ -146,7 +146,7 @@ def test_a_slip_in_an_acl_costs_no_event(tmp_path: Path, is_late: bool) -> None:
         until(lambda: len(_seen(link)) > 40)  # a second window was tried
         stats = door.publisher.stats().events
         assert (stats.waiting, stats.lost.total) == (300, 0)
-        until(lambda: "event/door: Not authorized; they wait and are tried again, allow this" in warnings()[-1])
+        until(lambda: "event/door: Not authorized; they wait and are tried again; let this" in warnings()[-1])
         is_allowed.set()
         until(lambda: door.publisher.stats().events.delivered == 300 + is_late)
         assert _seen(link)[-300:] == numbers
@@ -194,17 +194,17 @@ def test_an_end_that_a_disk_does_not_take_is_said(tmp_path: Path, monkeypatch: p
 # How often a refused event is tried, and how long the others wait for that.
 
 WINDOW = 18  # of twenty, two are for results
-POISON = b"poison"
+REFUSED = b"refused"
 
 
 @contextmanager
-def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
-    """With forty events of which some are poison."""
+def _sending(folder: Path, hold: Backoff, refused: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
+    """A sender with forty events, of which the broker refuses some."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
         warnings = PublishWarnings(DeviceState(IDENTITY, {}, RetainedPublisher(settings.topics)), lambda _line: None)
         for number in range(40):
-            payload = POISON if number in poisons else b"%d" % number
+            payload = REFUSED if number in refused else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
         assert events.wait_committed(WAIT_S)
         until(lambda: events.is_ready)
@@ -212,7 +212,7 @@ def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[S
 
 
 def _link(code: int) -> FakeLink:
-    link = FakeLink(judge=lambda _, message: ("refused", code) if message.payload == POISON else ("", 0))
+    link = FakeLink(judge=lambda _, message: ("refused", code) if message.payload == REFUSED else ("", 0))
     wakeup = Wakeup()
     link.turn(0.0, wakeup)
     wakeup.close()
@@ -227,17 +227,17 @@ def _round(sender: Sender, events: EventOutbox, link: FakeLink) -> None:
     sender.settle(link)
 
 
-@pytest.mark.parametrize("poisons", [{3}, {3, 5}, set(range(40))], ids=["one", "two", "all"])
-def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[int]) -> None:
-    with _sending(tmp_path, Backoff(0.001, 0.002), poisons) as (sender, events):
+@pytest.mark.parametrize("refused", [{3}, {3, 5}, set(range(40))], ids=["one", "two", "all"])
+def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, refused: set[int]) -> None:
+    with _sending(tmp_path, Backoff(0.001, 0.002), refused) as (sender, events):
         link = _link(0x83)
         while events.waiting:
             _round(sender, events, link)
             assert len(link.published) <= 40 * 8, "it goes on for ever"
-        assert events.stats().lost == Losses(quarantine=len(poisons))
-        assert [m.payload for _, m in link.published].count(POISON) == 8 * len(poisons)
-        good = [m.payload for _, m in link.published if m.payload != POISON]
-        assert good == [b"%d" % number for number in range(40) if number not in poisons]
+        assert events.stats().lost == Losses(quarantine=len(refused))
+        assert [m.payload for _, m in link.published].count(REFUSED) == 8 * len(refused)
+        good = [m.payload for _, m in link.published if m.payload != REFUSED]
+        assert good == [b"%d" % number for number in range(40) if number not in refused]
 
 
 def test_a_broker_that_denies_every_event_makes_them_wait_without_end(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_refusal_is_said_until_the_broker_takes_an_event_of_that_topic_a_minut
     now_s = 61.0
     warnings.delivered(outboxes.TOPIC + "yard")
     [line] = lines
-    assert "event/door: Not authorized; put aside, allow this device to write it" in line
+    assert "event/door: Not authorized; put aside, let this device write there" in line
     warnings.delivered(outboxes.TOPIC + "door")
     assert lines[1:] == [""]
 

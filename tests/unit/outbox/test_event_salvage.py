@@ -1,4 +1,4 @@
-"""Of a damaged file, a log after a kill or a disk that fails nothing is missing that is not counted."""
+"""Every event that a damaged file, a log after a kill or a failing disk loses is counted."""
 
 import math
 import os

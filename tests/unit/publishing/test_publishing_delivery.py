@@ -1,4 +1,4 @@
-"""Delivery over a connection made by hand: windows, refusals, breaks, goodbyes, and callbacks that raise."""
+"""Delivery over a fake connection: windows, refusals, breaks, offline messages, and callbacks that raise."""
 
 import itertools
 import socket
@@ -18,7 +18,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import MqttConnection
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.queues import MemoryOutbox
-from edge_sdk.publishing.session import ConnectionState, PoisonMessageDetector
+from edge_sdk.publishing.session import ConnectionState, CulpritDetector
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, Door, FakeLink, door_over, has_connected, publisher_over, put, until
 from tests.support.outboxes import outbox_at, taken
@@ -147,7 +147,7 @@ def test_close_gives_up_in_time(link: FakeLink) -> None:
     assert (publisher.stats().state, publisher.stats().queued) == ("closed", 3)
 
 
-def test_a_break_after_the_goodbye_leaves_time_for_another() -> None:
+def test_a_break_after_the_offline_message_leaves_time_for_another() -> None:
     first, second = FakeLink(answers=False), FakeLink()
     publisher, door = door_over(first, second)
     until(lambda: publisher.stats().state == "online")
@@ -161,16 +161,16 @@ def test_a_break_after_the_goodbye_leaves_time_for_another() -> None:
 
 
 @pytest.mark.parametrize("answers", [False, True])
-def test_a_goodbye_is_said_where_closing_has_no_time(answers: bool) -> None:
+def test_an_offline_message_is_sent_where_closing_has_no_time(answers: bool) -> None:
     link = FakeLink()
     publisher, door = door_over(link)
     until(lambda: publisher.stats().state == "online")
     link.answers = answers
     put(door, 1)
     publisher.close(0)
-    until(lambda: link.goodbye is not None)
+    until(lambda: link.was_polite is not None)
     # A broker forgets the last will of one that leaves politely: without this it would be online there for ever.
-    assert (link.contents()[-1], link.goodbye) == ("offline", True)
+    assert (link.contents()[-1], link.was_polite) == ("offline", True)
 
 
 _STATUS = Message("edge/v1/default/pi/status", b"{}", kind="status")
@@ -181,7 +181,7 @@ def _event(seq: int) -> Message:
 
 
 def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
-    detector = PoisonMessageDetector()
+    detector = CulpritDetector()
     blamed = [detector.ended([_event(0)]) is not None for _ in range(1000)]
     assert [number for number, is_blamed in enumerate(blamed, 1) if is_blamed] == [5, 13, 27, 53, 103, 201, 395, 781]
     detector.took()
@@ -190,7 +190,7 @@ def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
 
 
 def test_bad_luck_is_no_guilt() -> None:
-    detector = PoisonMessageDetector()
+    detector = CulpritDetector()
     assert [detector.ended([_event(seq)]) for seq in range(100)] == [None] * 100  # each time another one
     detector.relax()
     # Never alone, or nothing of a camera.
@@ -201,7 +201,7 @@ def test_bad_luck_is_no_guilt() -> None:
 
 
 def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
-    detector = PoisonMessageDetector()
+    detector = CulpritDetector()
 
     def picture(seq: int, size: int = 20_000) -> Message:
         return Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
@@ -402,7 +402,7 @@ def test_events_of_a_stream_that_another_took_over_from_are_not_taken_and_number
 
 
 def _limited(link: FakeLink, *, is_away: bool = False, outbox: EventOutbox | None = None, **channels: Any) -> Door:
-    """With rates; over a link that is away until it may open."""
+    """A publisher with rate limits, over a link that stays closed until it may open."""
     link.may_open.clear()
     settings = MqttSettings(host="broker", port=1883, device="pi", **channels)
     links = itertools.chain([link], itertools.repeat(FakeLink(error=ConnectionRefusedError())))

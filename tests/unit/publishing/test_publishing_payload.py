@@ -165,7 +165,7 @@ def _telemetry() -> TelemetryMessage:
 
 
 def _examples(stream: str) -> list[bytes]:
-    """Of docs/payload.md, the model of each written out."""
+    """The examples of one stream in docs/payload.md, with the models that they abbreviate."""
     text = (DOCS / "payload.md").read_bytes()
     mine = re.findall(rb'^\{.*"stream":"%b".*$' % stream.encode(), text, re.M)
     assert mine
@@ -238,7 +238,7 @@ def test_a_message_that_a_broker_may_have_had_before_says_so_and_the_next_one_do
         assert sent == [("seq", str(seq)), ("repeated", "1")][: 1 + len(more)]
 
 
-# What a device says of itself: its status, the state of its cameras, and its doubts, after a break too.
+# What a device publishes of itself: status, state of its cameras, and warnings, also after a reconnection.
 
 
 OTHER = ModelRef("other", 1, "1" * 64)
@@ -286,7 +286,7 @@ def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> Non
     assert second.contents() == ["online", "offline"]
 
 
-def test_what_is_said_right_before_the_goodbye_is_said() -> None:
+def test_what_is_said_right_before_the_offline_message_is_said() -> None:
     link = FakeLink()
     publisher, door = door_over(link)
     gate = publisher.stream("gate", make_encoder())

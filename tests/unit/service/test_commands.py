@@ -187,7 +187,7 @@ def test_one_request_for_a_picture_of_a_camera_waits_at_a_time(commanded: Comman
     assert [(answer["id"], answer["error"]["code"]) for answer in commanded.answers(1)] == [("2", "too_fast")]
     control = commanded.controls.of("gate")
     control.wants_shot, control.shot = False, _shot()  # as the pipeline does it
-    commanded.desk.look()
+    commanded.handler.look()
     assert [answer["picture"]["seq"] for answer in commanded.answers(2)[1:]] == [7]
     assert (control.wants_shot, control.shot) == (False, None)
 
@@ -225,7 +225,7 @@ def test_a_picture_that_cannot_be_made_is_answered(commanded: CommandedDevice, m
         commanded.now_s = now_s
         commanded.hear("snapshot", camera="gate")
         commanded.controls.of("gate").shot = _shot()
-        commanded.desk.look()
+        commanded.handler.look()
     failed, done = commanded.answers(2)
     assert (failed["error"]["code"], done["ok"]) == ("failed", True)
     assert failed["error"]["message"].startswith("out of memory")
@@ -244,7 +244,7 @@ def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(commanded: Com
 def test_a_reload_gives_nobody_more(commanded: CommandedDevice) -> None:
     for _ in range(20):
         commanded.hear("report_state")
-    commanded.desk.change_to(msgspec.structs.replace(commanded.settings, commands=("report_state",)))
+    commanded.handler.change_to(msgspec.structs.replace(commanded.settings, commands=("report_state",)))
     commanded.hear("report_state")
     commanded.look(1.1)
     assert [answer["ok"] for answer in commanded.answers(21)] == [True] * 20 + [False]
@@ -287,27 +287,27 @@ def test_a_threshold_holds_after_a_restart_unless_the_configuration_changed_sinc
         pipelines = tuple(msgspec.structs.replace(each, confidence=confidence) for each in commanded.settings.pipelines)
         settings = msgspec.structs.replace(commanded.settings, pipelines=pipelines, commands=allowed)
         commanded.controls = Controls()
-        commanded.desk = CommandHandler(settings, commanded.controls, commanded.inbox, commanded.outlet, None)
+        commanded.handler = CommandHandler(settings, commanded.controls, commanded.inbox, commanded.outlet, None)
         return commanded.controls.of("gate").state.confidence
 
     def set_to(*values: float) -> None:
         commanded.controls.of("gate").known = CameraTraits(name="gate", task="detection")
         for value in values:
             commanded.hear("set_threshold", camera="gate", confidence=value)
-        until(lambda: bool(commanded.desk.look() or is_kept(values[-1])))
+        until(lambda: bool(commanded.handler.look() or is_kept(values[-1])))
 
     def is_kept(value: float) -> bool:
         return any(f":[{value}," in path.read_text() for path in tmp_path.rglob("*.json"))
 
     for configured, value in ((None, 0.7), (0.4, 0.8)):
         assert start(configured) is UNSET
-        until(lambda: bool(commanded.desk.look() or not is_kept(0.7)))  # what the configuration changed is forgotten
+        until(lambda: bool(commanded.handler.look() or not is_kept(0.7)))  # what the configuration changed is forgotten
         set_to(0.1, value)
         assert start(configured) == value
         assert start(configured, ("pause",)) is UNSET
         renamed = msgspec.structs.replace(commanded.settings.mqtt, device="another")
         all_allowed = msgspec.structs.replace(commanded.settings, mqtt=renamed, commands=commands.PERMISSIONS)
-        commanded.desk.change_to(all_allowed)
+        commanded.handler.change_to(all_allowed)
         set_to(0.2)
         assert start(configured) == value
     for path in tmp_path.rglob("*.json"):

@@ -193,7 +193,7 @@ def test_a_successor_that_is_told_to_end_does_not_wait_for_a_pipeline_that_hangs
     assert open_cameras() == []  # nobody wants it any more, so whoever used it closed it
 
 
-# What follows from the settings of a stream.
+# What follows from the settings of a pipeline.
 
 
 def test_an_opened_source_serves_settings_that_read_it_the_same_way() -> None:

@@ -233,7 +233,7 @@ def test_the_unreadable_share_is_told_by_the_minute(minutes: list[tuple[int, int
     assert warned == [("undecodable", line) for line in told]
 
 
-# Where the source stands, told to people without tiring them and to the stream whatever changes.
+# The state of the source: logged at a limited rate, and reported to the stream at every change.
 
 
 class Watch:

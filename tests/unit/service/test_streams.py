@@ -289,7 +289,7 @@ def test_other_differences_are_named() -> None:
         assert (output_changes(before, after), [*other_changes(before, after)]) == (outlet, others)
 
 
-# What the streams of one process have in common: a turn to start, a turn to tune, a line that is said once.
+# What the pipelines of one process share: a turn to start, a turn to tune, a line that is logged once.
 
 
 def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks() -> None:

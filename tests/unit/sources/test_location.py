@@ -255,7 +255,7 @@ def test_hanging_openings_hold_up_no_other(tmp_path: Path) -> None:
 
 
 def test_a_hundred_openings_at_once_each_with_its_own_options(tmp_path: Path, silent: str) -> None:
-    """With a file's options a stream is refused at once, with a stream's a text plays as on a terminal."""
+    """With a file's options a stream is refused at once; with a stream's options a text file plays."""
     text = tmp_path / "a.txt"
     text.write_text("a plain text\n" * 300)
 

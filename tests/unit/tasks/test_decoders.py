@@ -628,7 +628,7 @@ def test_suppression_equals_the_greedy_definition(
 
 
 def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
-    """Of a head that sees something in every cell it gathers those, and they are the ones that count."""
+    """A head that sees something in every cell yields its strongest thousand, and only those are compared."""
     random, places = np.random.default_rng(3), np.stack(np.divmod(np.arange(5000), 100), axis=1) * 10
     boxes = np.concatenate([places, np.full((5000, 2), 5)], axis=1).astype(np.float32)  # none overlaps another
     scores, classes = random.integers(50, 90, 5000).astype(np.float32) / 100, random.integers(0, 3, 5000)

@@ -290,7 +290,7 @@ def test_the_lowest_steps_up_first_and_one_at_a_time_and_one_that_is_gone_holds_
     assert _window(high, 18)
 
 
-# What a bundle's stream may fall back to.
+# The variants of a bundle to which a pipeline may fall back.
 
 
 def _variant(
@@ -327,14 +327,14 @@ def test_one_model_can_only_leave_out_frames() -> None:
         ([_variant("fp32", 30, 0.82), _variant("int8", 10, 0.8)], ["fp32", "int8"]),
         # b is beaten: a is faster and better.
         ([_variant("int8", 10, 0.8), _variant("b", 6, 0.5), _variant("a", 3, 0.6)], ["int8", "a"]),
-        # Of two that take the same, the larger picture.
+        # Of two that take equally long, the one with the larger input.
         ([_variant("int8", 10), _variant("a", 5, side=320), _variant("b", 5, side=416)], ["int8", "b"]),
         # Nine tenths of the time are no gain.
         ([_variant("int8", 10, 0.8), _variant("b", 9.5, 0.8), _variant("a", 3, 0.6)], ["int8", "a"]),
         # Without labels agreement with FP32 counts, and FP32 itself, which has none, is the measure.
         ([_variant("int8", 10, None, 0.9), _variant("fp32", 8, None, None), _variant("a", 9, None, 0.5)],
          ["int8", "fp32"]),
-        # Of the integer model nothing is known, and what was measured does not give way to it, as in tuning.
+        # Nothing is known of the integer model, and a measured one does not give way to it, as in tuning.
         ([_variant("fp32", 30), _variant("int8", 10), _variant("int8.a", 5, None, 0.5)], ["fp32", "int8.a"]),
         # Labels count only where all variants have them.
         ([_variant("fp32", 30, 0.8), _variant("int8.b", 10, 0.9, 0.4), _variant("int8.a", 5, None, 0.5)],

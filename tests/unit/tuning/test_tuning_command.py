@@ -286,7 +286,7 @@ def test_a_candidate_whose_outputs_are_no_numbers_fails_and_what_ran_before_answ
         return Classification(frame, 0, np.zeros(1, np.float32), np.zeros(1, np.int64), is_finite=is_finite)
 
     frame, stages = Frame(np.zeros((4, 4, 3), np.uint8), 0, 0.0, 0, "camera"), partial(result, is_finite=False)
-    # What ran before is measured all the same.
+    # The model that ran before is still measured.
     for fallback, failure in ((partial(result, is_finite=True), "its outputs are NaN or infinite"), (None, "")):
         window = Window(candidate(), stages, fallback, plan(), clock_ns=lambda: 0, cpu_ns=lambda: 0)
         assert (window(frame).is_finite, window.failure) == (bool(fallback), failure)

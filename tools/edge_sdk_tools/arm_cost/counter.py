@@ -250,7 +250,7 @@ class Counter(Board):
         self.plugin, self.record = folder / "icount.so", folder / "counter.json"
 
     def root(self, cpu: str) -> Path:
-        """The system as programs see it on a board with that core."""
+        """Return the system as programs see it on a board with that core."""
         return self.folder / cpu
 
     def count(self, model: Path | None, cpu: str, *, time_limit_s: float = TIME_LIMIT_S) -> Counts:
@@ -291,7 +291,7 @@ class Counter(Board):
         return {"LD_LIBRARY_PATH": str(self.libraries)}
 
     def board_python(self, cpu: str, record: Path | None = None) -> list[str]:
-        """The command that starts the board's Python; without a record nothing is counted, which is faster."""
+        """Return the command that starts the board's Python; without a record nothing is counted, which is faster."""
         environment = {**_GUEST_ENVIRONMENT, "PYTHONPATH": str(self.site)}
         return [
             *(str(self.emulator), "-cpu", cpu, "-L", str(self.root(cpu)), "-seed", "0", "-U", "LD_LIBRARY_PATH"),
@@ -303,7 +303,7 @@ class Counter(Board):
 
 
 def find_counter(folder: Path | None = None, python: str = PYTHON) -> Counter | None:
-    """The counter that was set up for this machine and its ONNX Runtime; nothing is downloaded."""
+    """Return the counter that was set up for this machine and its ONNX Runtime; nothing is downloaded."""
     recipe = current_recipe(python)
     counter = Counter(counters_folder(folder) / recipe.key, recipe)
     return counter if counter.record.is_file() else None

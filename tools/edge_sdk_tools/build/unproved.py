@@ -35,7 +35,7 @@ def unproved_bundle(model: Path, folder: Path) -> tuple[Path, Description | None
     """Write a bundle for this machine into an empty folder, with one float model and labels.
 
     `model` is a model.toml, or an .onnx file, which is described as by `edge-sdk init`: the description is returned
-    too. A ModelError says that it does not pass the export gate or that no decoder reads it, an IncompatibleError that
+    too. A ModelError says that it does not pass the check or that no decoder reads it, an IncompatibleError that
     no bundle is for this machine.
     """
     target = load_target(host_target())

@@ -1,7 +1,7 @@
 """The further models of a bundle: which were asked for, whether they are possible, and the making of them.
 
-A size is possible where the export gate passes the model with another input size: it infers all shapes and runs the
-model in its limited process. What falls short of a gate is left out of the bundle, and said to be.
+A size is possible where the check passes the model with another input size: it infers all shapes and runs the
+model in its limited process. A variant that fails a gate is left out of the bundle, with a warning.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _set_free(proto: onnx.ModelProto, spec: ModelSpec) -> onnx.ModelProto:
 def _refusal(spec: ModelSpec, sized: ModelSpec, target: Target) -> str:
     size = size_text(sized.input.size_wh)
     errors = examine(sized, target).of("error")
-    why = errors[0].what.removeprefix(f"{sized.model}: ") if errors else "it does not pass the export gate"
+    why = errors[0].what.removeprefix(f"{sized.model}: ") if errors else "it does not pass the check"
     return (
         f"{spec.model}: --sizes {size}: the model cannot have this input size: {why}; it is made for "
         f"{size_text(spec.input.size_wh)}: export it with dynamic height and width, or leave {size} out"
@@ -176,7 +176,7 @@ def make_others(
     *,
     requires_int8: bool,
 ) -> tuple[ModelVariant, ...]:
-    """Make all models of a bundle, the first one in front.
+    """Make all models of a bundle; the first one stays first.
 
     Every other model is measured as the first one was, and all are timed in turn; those that fall short have a problem.
     An AccuracyGateError says that INT8 falls short although `requires_int8`, or that FP32 finds nothing at a size.

@@ -1,1 +1,1 @@
-"""The export gate: what a model must be before anything else is done with it."""
+"""The check: what a model must be before anything else is done with it."""

@@ -31,7 +31,7 @@ from edge_sdk_tools.graph.profile import extension_nodes
 _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
 """Rules whose errors lie in values of weights, which a trial with zeros does not see."""
 
-_STRIDE = 32  # that of the deepest level of most detectors
+_STRIDE = 32  # the stride of the deepest level of most detectors
 _MISFITS = ("shape", "run", "onnx")  # rules whose errors follow from a size that the layers cannot halve often enough
 _SAID_BETTER = ("No Op registered", "is deprecated in domain_version")
 
@@ -40,7 +40,7 @@ def main() -> None:
     """Run as the limited process: read one job, examine its model, and write the result."""
     job = msgspec.msgpack.decode(read_request(), type=Job)
     own = os.dup(sys.stdout.fileno())
-    # Libraries print: what they say must not be in the answer.
+    # Libraries print, and their output must not be in the answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     examined = examine_model(job)
     os.dup2(own, sys.stdout.fileno())
@@ -62,7 +62,7 @@ def examine_model(job: Job) -> Examined:
     except MemoryError:
         what, rule = "examining it took more memory than a model of its size needs", "memory"
     except UnicodeDecodeError:
-        # Of a name that no check has reached; protobuf finds it when the name is first read.
+        # A name that no check has reached: protobuf decodes a name when it is first read.
         what, rule = "not an ONNX model, or damaged: a name in it is not UTF-8", "file"
     return Examined(job.report(RefusedModelError(what, "export it again").finding(rule)))
 
@@ -82,7 +82,7 @@ class _Examination:
         self._where = f"{self._runtime} on {job.target.name if job.target else 'this machine'}"
 
     def examined(self) -> Examined:
-        """Take all steps; an error keeps the later ones from what it makes meaningless."""
+        """Take all steps but those that an earlier error makes meaningless."""
         shapes.free_unknown(self._proto.graph)
         self._findings += shapes.take_floats(self._proto, self._weights, self._job.input)
         report = shapes.with_facts(self._job.report(), self._file, self._proto, self._table)
@@ -96,7 +96,7 @@ class _Examination:
         if self._opset < shapes.QUANTIZABLE_OPSET:
             self._raise_opset()
         if not self._needs_weights():
-            # The trial takes zeros, which nobody writes: from here on their memory is free for activations.
+            # The trial takes zeros for weights; no page of them is written, so their memory is free for activations.
             self._file.weights.update((name, np.zeros(w.shape, w.dtype)) for name, w in self._weights.items())
         self._infer()
         report = self._judge(report)
@@ -110,7 +110,7 @@ class _Examination:
         return self._finish(report, costs)
 
     def refused(self, cause: RefusedModelError) -> Examined:
-        """Say what can be said of a model whose constants or functions cannot be used: what it declares."""
+        """Report what a model declares whose constants or functions cannot be used."""
         report = shapes.with_facts(self._job.report(), self._file, self._proto, self._table)
         self._findings.append(cause.finding("file"))
         self._check_opset()
@@ -154,7 +154,7 @@ class _Examination:
         self._findings.append(note("opset", what, "nothing to do; a model exported with opset 17 needs no raising"))
 
     def _needs_weights(self) -> bool:
-        """Tell whether zeros would not do: to compare with the original, or where shapes or operators need values."""
+        """Tell whether the trial needs real weights: to compare with the original, or for shapes or operators."""
         is_open = any(node.op_type in shapes.DATA_DEPENDENT for node in nodes_of(self._proto.graph.node))
         return self._original is not None or is_open or bool(extension_nodes(self._proto))
 
@@ -179,7 +179,7 @@ class _Examination:
         judged = operators.judge_nodes(self._proto.graph, self._table, opsets)
         found = operators.check_kernels(judged, self._runtime, opsets[""])
         if not shapes.QUANTIZABLE_OPSET <= opsets[""] <= self._table.max_opset:
-            # The table does not go there: of ONNX's own operators it says nothing.
+            # The table does not cover this opset, so nothing is known of ONNX's own operators.
             self._findings += [finding for finding in found if finding.rule == "custom-operator"]
             return report
         self._findings += found
@@ -189,7 +189,7 @@ class _Examination:
         return msgspec.structs.replace(report, providers=providers)
 
     def _check_whole(self) -> None:
-        """Run ONNX's own checker; of operators that do not exist the findings made before are better than its own."""
+        """Run ONNX's own checker; of operators that do not exist, keep the findings made before, which say more."""
         if (self._opset or 0) > onnx.defs.onnx_opset_version():
             return
         try:
@@ -203,13 +203,13 @@ class _Examination:
             self._findings = [f for f in self._findings if not any(words in f.what for words in _SAID_BETTER)]
 
     def _try(self) -> None:
-        """Load and run it, fill in what inference left open, and compare with the original opset."""
+        """Load and run the model, fill in what inference left open, and compare with the original opset."""
         try:
             self._values = trial_run(self._proto, self._weights, self._values)
         except RefusedModelError as cause:
             self._findings.append(cause.finding("run"))
             return
-        # What follows from the outputs of custom operators is inferred of what the trial knows.
+        # The trial found the outputs of custom operators; shapes that follow from them are inferred now.
         if made := [name for node in extension_nodes(self._proto) for name in node.output]:
             shapes.declare(self._proto, made, self._values)
             self._proto = onnx.shape_inference.infer_shapes(self._proto, data_prop=True)
@@ -249,7 +249,7 @@ class _Examination:
         is_odd = any(side % _STRIDE for side in size_wh)
         misfits = [finding.what for finding in self._findings if finding.rule == "shape"]
         has_fixed_weights = any(f"({name})" in what for name in ("Gemm", "MatMul") for what in misfits)
-        if not (is_free and is_odd and misfits) or has_fixed_weights:  # such weights are for one size alone
+        if not (is_free and is_odd and misfits) or has_fixed_weights:  # such weights fit one size only
             return
         down = [max(1, side // _STRIDE) * _STRIDE for side in size_wh]
         up = [-(-side // _STRIDE) * _STRIDE for side in size_wh]

@@ -1,4 +1,4 @@
-"""The export gate: check a model before any other step uses it.
+"""Check a model before any other step uses it.
 
 `examine` returns all findings; `check_model` returns a model to work with. A limited process reads the file first; this
 process reads only sound files. A model must run in the lowest ONNX Runtime that its bundle admits: bundles admit the

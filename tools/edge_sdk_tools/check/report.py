@@ -1,4 +1,4 @@
-"""Findings and figures of the export gate, as plain values."""
+"""Findings and figures of the check, as plain values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The detector, pictures and videos of the demo, pinned by hash, and the bundle made of them.
 
-The bundle is built for this machine once for the same inputs, with frames that are spread over a video, in two folders
-that share no picture.
+The bundle is built for this machine, and only once for the same inputs. Its calibration and evaluation images are
+frames of one video; no frame serves both purposes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def write_images(media: Media, folder: Path) -> None:
     for purpose in set(_PATTERN):
         (folder / purpose).mkdir(parents=True)
     total, places = _count(media.calibration_video), CALIBRATION_FRAMES + EVALUATION_FRAMES
-    # The middle of each of so many equal parts.
+    # The middle frame of each of so many equal parts of the video.
     wanted = {(2 * i + 1) * total // (2 * places): _PATTERN[i % len(_PATTERN)] for i in range(places)}
     for index, image in read_frames(media.calibration_video, set(wanted)):
         path = folder / wanted[index] / f"frame_{index:05d}.png"
@@ -130,9 +130,9 @@ class DemoBundle(msgspec.Struct, frozen=True):
 
 
 def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
-    """Import and build, or take what an earlier demo built from the very same inputs."""
+    """Import and build, or return the bundle that an earlier demo built from the same inputs."""
     target = host_target()
-    # All that the bundle depends on: data, target, and, in every key, the libraries and the code that builds.
+    # The bundle depends on these data and the target; `key_of` adds the libraries and the code that builds.
     folder = cache / "demo" / key_of("bundle", [DETECTOR, CALIBRATION_VIDEO, load_target(target)])
     if found := _open(folder):
         return found

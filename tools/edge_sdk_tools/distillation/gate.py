@@ -60,7 +60,7 @@ class ClassRow(msgspec.Struct, frozen=True):
 
 
 def mcnemar(teacher: NDArray[np.bool_], student: NDArray[np.bool_]) -> float:
-    """Two-sided exact p-value, 0-1, that the disagreements of paired outcomes are as likely one way as the other."""
+    """Return the two-sided exact p-value, 0-1, of paired outcomes that disagree as likely one way as the other."""
     only_teacher, only_student = int((teacher & ~student).sum()), int((student & ~teacher).sum())
     split = only_teacher + only_student
     if not split:
@@ -71,7 +71,7 @@ def mcnemar(teacher: NDArray[np.bool_], student: NDArray[np.bool_]) -> float:
 
 
 def compared_classes(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...]:
-    """One row a class that occurs, those that differ most surely first."""
+    """Return a row for each class that occurs, those that differ most surely first."""
     found = np.unique(pairs.class_ids)
     masks = [pairs.class_ids == class_id for class_id in found]
     outcomes = [(pairs.teacher[mask], pairs.student[mask]) for mask in masks]
@@ -85,9 +85,9 @@ def compared_classes(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...
 
 
 def _corrected(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> list[float | None]:
-    """One p-value a class, or None; only the classes that can be tested count for the correction."""
+    """Return a p-value or None for each class; only the classes that can be tested count for the correction."""
     testable = [int((teacher != student).sum()) >= TESTABLE for teacher, student in pairs]
-    from scipy.stats import false_discovery_control  # as above
+    from scipy.stats import false_discovery_control  # imported late, like binomtest
 
     raw = [mcnemar(*pair) for pair, can in zip(pairs, testable, strict=True) if can]
     corrected = iter(false_discovery_control(raw) if raw else [])

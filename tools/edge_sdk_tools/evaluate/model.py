@@ -175,7 +175,7 @@ def open_subjects(paths: Sequence[Path]) -> list[Subject]:
 
 
 def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
-    """Return the float model that passed the export gate, ready to be measured.
+    """Return the float model that passed the check, ready to be measured.
 
     A ModelError says that ONNX Runtime's optimization changes what it computes, or that no decoder reads its outputs.
     """

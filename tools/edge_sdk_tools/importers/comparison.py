@@ -79,7 +79,7 @@ def make_probes(spec: InputSpec, images: ImageSet, *, batch: bool = False) -> tu
 
 
 def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
-    """The real images to compare on: those of `folders`, else model.toml's calibration folder where it is there."""
+    """Return the real images to compare on: those of `folders`, else of model.toml's calibration folder, if any."""
     if folders:
         return find_images(folders)
     calibration = Path(spec.data.calibration) if spec.data.calibration else None

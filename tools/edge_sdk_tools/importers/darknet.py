@@ -106,7 +106,7 @@ def _described(name: str, graph: Graph) -> ModelSpec:
 
 @contextlib.contextmanager
 def _written_to(folder: Path, names: Sequence[str]) -> Iterator[Path]:
-    """A folder whose files move to `folder` at the end, so that a failure leaves what was there."""
+    """Yield a folder whose files move to `folder` at the end, so that a failure leaves what was there."""
     try:
         with tempfile.TemporaryDirectory(prefix=".importing-", dir=nearest_folder(folder)) as partial:
             yield Path(partial)

@@ -243,11 +243,11 @@ class Graph:
         self._constants: list[onnx.TensorProto] = []
 
     def previous(self, section: Section) -> Value:
-        """The tensor that `section` reads when it names none."""
+        """Return the tensor that `section` reads when it names none."""
         return self.input if section.index == 0 else self.layer(section, -1)
 
     def layer(self, section: Section, number: int) -> Value:
-        """A layer's output; a negative number counts back from `section`."""
+        """Return a layer's output; a negative number counts back from `section`."""
         index = section.index + number if number < 0 else number
         if not 0 <= index < section.index:
             raise section.error(f"reads layer {number}, expected one from 0 to {section.index - 1} or counted back")
@@ -268,7 +268,7 @@ class Graph:
         return name
 
     def to_model(self, name: str, weights: dict[str, Weights]) -> onnx.ModelProto:
-        """The finished and checked ONNX model: opset 17, batch 1, static shapes, one output a head."""
+        """Return the finished and checked ONNX model: opset 17, batch 1, static shapes, one output a head."""
         initializers = [
             numpy_helper.from_array(array, f"{layer}_{part}")
             for layer, numbers in weights.items()

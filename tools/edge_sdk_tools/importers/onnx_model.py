@@ -45,4 +45,4 @@ def import_onnx(
         blame = "with its opset raised and its shapes fixed "
         remedy = "; export it again where it was trained, with opset 17"
         comparison = plan.verify(proto, "as it would be written", observation, blame, remedy)
-    return plan.finish(proto, "ONNX", "the export gate", comparison.outputs)
+    return plan.finish(proto, "ONNX", "edge-sdk's check", comparison.outputs)

@@ -1,8 +1,8 @@
 """How every import begins and ends: it first checks all that is cheap, and last writes the file and its report.
 
-The ONNX file that model.toml names is written whole or not at all: write, pass the export gate, rename. What the import
+The ONNX file that model.toml names is written whole or not at all: write, pass the check, rename. What the import
 measured, and what the model.toml says of the model, are kept in the file's metadata, which go wherever the file is
-copied; they are text that anybody can write, so they are read with limits, and the measured is believed of this very
+copied; they are text that anybody can write, so they are read with limits, and measured figures count for this very
 graph only. Whatever exporters and users' code print stays off the terminal; their exceptions become one line that says
 where they happened.
 """
@@ -124,7 +124,7 @@ def described_in(metadata: Mapping[str, str]) -> DescribedModel | None:
 
 
 def read_import_record(path: Path) -> ImportRecord | None:
-    """The record of an ONNX file; None where it has none, an unreadable one, or another graph than was compared."""
+    """Return the record of an ONNX file; None if it is missing, unreadable, or of another graph than was compared."""
     try:
         proto = onnx.load_model_from_string(read_regular(path, MOST_BYTES))
         [text] = [entry.value for entry in proto.metadata_props if entry.key == RECORD_KEY]
@@ -204,7 +204,7 @@ def _load_destination(model_toml: Path, source: Path) -> ModelSpec:
 
 
 def _write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) -> bool:
-    """Write the file once it has passed the export gate; return whether it replaced an older one."""
+    """Write the file once it has passed the check; return whether it replaced an older one."""
     path = Path(spec.model)
     size = proto.ByteSize()
     if size > MOST_BYTES:
@@ -237,7 +237,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     skipped: tuple[Skipped, ...] = ()
 
     def limit_opset(self, preferred: int) -> int:
-        """The preferred opset, or the target's highest where that is lower."""
+        """Return the preferred opset, or the target's highest where that is lower."""
         return min(preferred, self.target.max_opset) if self.target else preferred
 
     def verify(self, proto: onnx.ModelProto, what: str, original: Observation, blame: str, remedy: str) -> Comparison:
@@ -261,7 +261,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
     ) -> ImportReport:
         """Write the file, with the model's description and a record of the comparison inside, and report.
 
-        A ModelError says that the export gate refuses it.
+        A ModelError says that the check refuses it.
         """
         images, record = sum(probe.is_image for probe in self.probes), None
         if outputs and all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):

@@ -57,7 +57,7 @@ def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str)
 
 
 def encoded(result: object) -> bytes:
-    """A result, or what decides one, as MessagePack; arrays only go in."""
+    """Encode a result, or what decides one, as MessagePack; arrays can be encoded and not decoded."""
     return msgspec.msgpack.encode(result, enc_hook=_encode)
 
 
@@ -111,7 +111,7 @@ class Executor:
 
 @functools.cache
 def package_versions() -> dict[str, str]:
-    """This process's versions of what decides results and how they are written; "none" for what is not installed."""
+    """Return the versions of the packages that decide results or their encoding; "none" for a missing one."""
     packages = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
     versions = dict.fromkeys(packages, "none")
     for name in packages:
@@ -122,7 +122,7 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def source_digest() -> str:
-    """SHA-256 of edge-sdk's code and tables: two checkouts may differ and have the same version."""
+    """Return the SHA-256 of edge-sdk's code and tables, because checkouts of one version may differ."""
     digest = hashlib.sha256()
     for package in (edge_sdk, edge_sdk_tools):
         root = Path(package.__path__[0])
@@ -133,7 +133,7 @@ def source_digest() -> str:
 
 
 def key_of(step: str, *decides: object) -> str:
-    """The key of one step, made of all that decides it: bytes, or what `encoded` takes; sources and packages always."""
+    """Return the key of one step, made of `decides` (bytes, or what `encoded` takes), the sources and the packages."""
     digest = hashlib.sha256()
     for part in ([source_digest(), package_versions()], *decides):
         digest.update(hashlib.sha256(part if isinstance(part, bytes) else encoded(part)).digest())
@@ -158,7 +158,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str) -> bytes | None:
-        """The result under a key; None when there is none, or none that is whole."""
+        """Return the result under a key; None where there is none, or a damaged one."""
         path = self._path(key)
         try:
             kept = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)

@@ -38,7 +38,7 @@ _POSITIVE = BINS // 2
 Calibration: TypeAlias = Literal["percentile 99.999", "percentile 99.99", "percentile 99.9999", "min-max", "entropy"]
 """A way to choose ranges; docs/adr/0011 has what they cost, and why the first is the first."""
 CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
-# Of entropy: the levels of an integer, the bins that it is judged by, the shares of the whole range that it tries.
+# Entropy calibration: levels of an integer, bins that judge a range, and shares of the whole range that are tried.
 _LEVELS, _BINS, _SHARES = 255, 2048, np.geomspace(1.0, 0.1, 64)
 _TINY = 1e-12
 _FUSED = ("Relu", "Clip")

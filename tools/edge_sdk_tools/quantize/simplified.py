@@ -201,7 +201,7 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
             if has_extensions:  # the first step of `quant_pre_process`, which it cannot do with these operators
                 given = folder / "optimized.onnx"
                 open_session(proto.SerializeToString(), ort.GraphOptimizationLevel.ORT_ENABLE_BASIC, given)
-            # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
+            # Symbolic shape inference is for dynamic shapes, which the check has fixed.
             options = {"skip_symbolic_shape": True, "skip_optimization": has_extensions}
             quant_pre_process(str(given), str(result), **options)
             simplified = onnx.load(result)

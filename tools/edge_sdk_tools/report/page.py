@@ -27,7 +27,7 @@ JSON_FILE = "report.json"
 
 
 def render_html(report: BuildReport) -> str:
-    """The whole page; the same report gives the same text."""
+    """Return the whole page; equal reports give equal pages."""
     style = (resources.files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     verdict, steps, candidates = report.verdict, report.steps, report.candidates
@@ -77,7 +77,7 @@ def _environment() -> Environment:
 
 
 def _tone(report: BuildReport) -> str:
-    """The colour of the verdict: that of the loss, and never the best one where something is doubted."""
+    """Return the colour of the verdict: that of the loss; not the best one if the recipe failed where it was chosen."""
     if report.verdict.carries != "int8":
         return "fair" if report.verdict.carries else "bad"
     chose = report.split is None or not report.split.choice
@@ -87,7 +87,7 @@ def _tone(report: BuildReport) -> str:
 
 
 def _facts(report: BuildReport) -> list[tuple[str, str | None]]:
-    """The numbers of the verdict: of the file that ships, and what was promised."""
+    """Return the numbers of the verdict: of the file that ships, and what was promised."""
     step, budget = report.shipped, report.verdict.latency_budget_ms
     if step is None:
         return []

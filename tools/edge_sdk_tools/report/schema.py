@@ -1,8 +1,7 @@
 """The report of a build: every step side by side, what each gave, cost and lost; its JSON and its JSON Schema.
 
-A field that is None was not measured; it is never a zero, and a zero is never a gap. JSON has no NaN: it would be
-written as null, and null says "not measured", so it is refused where it arises. Texts are made such that any file can
-hold them.
+A field that is None was not measured; it is never a zero, and a zero is never a gap. JSON has no NaN: a NaN
+would be written as null, which says "not measured". Characters that a file cannot hold are replaced in all texts.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from edge_sdk_tools.prove.parity import Amount, Count, OutputChange, Share, Step
 from edge_sdk_tools.search.gates import Band
 from edge_sdk_tools.search.sensitivity import LayerNoise
 
-_UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
+_UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML holds none of them, UTF-8 no surrogates
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 SCHEMA_VERSION = 1
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A part of the report, whose texts are made such that any file can hold them.
+    """A part of the report, in whose texts characters that a file cannot hold are replaced.
 
-    A file may have a name that is no Unicode; a build must not fail over it when all is done but the report.
+    A file's name may be no valid Unicode; a build must not fail because of it when only the report is left to write.
     """
 
     def __post_init__(self) -> None:
@@ -52,13 +51,13 @@ def _writable(value: object) -> object:
 
 
 class LayerSensitivity(Record, frozen=True, kw_only=True):
-    """What one layer, a node of a type of operator, loses when it computes in integers.
+    """How much the outputs suffer when one layer, a node of the graph, computes in integers.
 
     Attributes:
         sqnr_db: signal to quantization noise of the model's outputs, decibels, when this layer alone computes in
-            integers; None where it was not measured, or not a bit differs.
+            integers; None where it was not measured, or where no bit differs.
         macs_share: of the model's multiply-accumulates, 0-1.
-        is_integer: False for one that was left float.
+        is_integer: False for a layer that was left float.
     """
 
     node: str
@@ -132,8 +131,8 @@ class VariantRow(Record, frozen=True, kw_only=True):
         change: value less FP32's at model.toml's size, paired; of agreement, value less 1.
         integer_mac_share: as in the manifest; None for float.
         estimate: of its time on the target; None where nothing counted it.
-        problem: why the bundle does not carry it; None when it does.
-        doubt: what to know before believing it; None where there is nothing.
+        problem: why the bundle does not carry the variant; None when it does.
+        doubt: a warning about its figures; None without one.
     """
 
     name: str
@@ -159,7 +158,7 @@ class Candidate(Record, frozen=True, kw_only=True):
         change: quality (without labels: agreement) less that of FP32, paired, -1 to 1: what is below 0 was lost.
         latency_ratio: median latency over that of FP32, on the machine that built.
         board_minstructions: one inference on the target's core, estimated, million instructions.
-        held: whether it passed the gate; `why` says why not.
+        held: whether it passed the gate; if not, `why` has the reason.
         chosen: whether it went into the bundle.
     """
 
@@ -222,7 +221,7 @@ class Split(Record, frozen=True):
 
     Attributes:
         calibration: they set the ranges of INT8.
-        choice: by them recipes were judged; empty where those of the claim did that too, being few.
+        choice: on them recipes were compared; empty where images were few, and those of the claim served for both.
         claim: on them all figures of the report were measured.
         is_crossed: what INT8 loses by labels is claimed by cross-validation: the mean over both halves of these images,
             each measured with the recipe that the other half would have chosen.
@@ -245,8 +244,8 @@ class BuildReport(Record, frozen=True, kw_only=True):
         local_noise: layers by the noise at their own inputs and weights, in the order of the graph.
         sizes: weights by type of operator.
         worst_images: the worst first.
-        variants: all models that were made for the bundle, the one that runs in front.
-        warnings: what a reader should know before believing.
+        variants: all models that were made for the bundle; the first one runs by default.
+        warnings: what a reader should know before relying on the figures.
         split: None in reports of earlier versions.
         command: the program and its arguments, as they were given.
         libraries: versions by name.
@@ -283,7 +282,7 @@ class BuildReport(Record, frozen=True, kw_only=True):
 
     @property
     def measured_on(self) -> str:
-        """On what the figures were measured, in words."""
+        """The images on which the figures were measured, in words."""
         if self.images is None:
             return self.data
         said = ", which also chose the recipe" if len(self.candidates) > 1 else ""
@@ -295,7 +294,7 @@ class BuildReport(Record, frozen=True, kw_only=True):
 
 
 def to_json(report: BuildReport) -> bytes:
-    """The record as JSON, indented, ending in a line feed; the same record gives the same bytes.
+    """Return the report as JSON, indented, ending in a line feed; equal reports give equal bytes.
 
     Pictures are left out: scripts cannot read them and people have report.html. With them a file that is diffed, kept
     for each build and searched would be a hundred times as large.
@@ -306,10 +305,10 @@ def to_json(report: BuildReport) -> bytes:
 
 
 def report_schema() -> bytes:
-    """The JSON Schema of report.json, as docs/report.schema.json holds it."""
+    """Return the JSON Schema of report.json, the content of docs/report.schema.json."""
     schema = msgspec.json.schema(BuildReport)
     for definition in schema["$defs"].values():
-        # Docstrings are indented before Python 3.13, and not from there on.
+        # Python 3.13 removes the indentation of docstrings, earlier versions do not.
         definition["description"] = inspect.cleandoc(definition["description"])
     del schema["$defs"]["WorstImage"]["properties"]["picture"]  # in the page only
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"

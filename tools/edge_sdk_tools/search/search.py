@@ -273,7 +273,7 @@ class RecipeSearch:
 
 
 def _base(trials: Sequence[ModelVariant]) -> Recipe:
-    """The first recipe, unless another loses less than half: beside a layer that ruins all, other gains are chance."""
+    """Return the first recipe, unless another loses less than half: if one layer ruins all, other gains are chance."""
     best = min(trials, key=lambda one: relative_drop(one.proof))
     return (best if relative_drop(best.proof) < relative_drop(trials[0].proof) / 2 else trials[0]).recipe
 

@@ -103,7 +103,7 @@ def rank_layers(ranking: Ranking, job_runner: JobRunner, on_progress: OnProgress
 
 
 def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:
-    """Each layer with its activation; then the other operators by their type. Nodes of `tail` are left out."""
+    """Return each layer with its activation, then the other operators by their type. Nodes of `tail` are left out."""
     links = GraphIndex(proto.graph)
     layers: list[Layer] = []
     others: dict[str, list[str]] = {}
@@ -125,7 +125,7 @@ def layers_of(proto: onnx.ModelProto, tail: set[str]) -> list[Layer]:
 
 
 def _activation(layer: onnx.NodeProto, links: GraphIndex) -> list[onnx.NodeProto]:
-    """The nodes of a layer's activation, in any form: those that compute on each value of the layer by itself."""
+    """Return the nodes of a layer's activation, in any form: those that compute on each value of the layer alone."""
     found: list[onnx.NodeProto] = []
     own, waiting = set(layer.output), links.readers(layer.output[0])
     while waiting:
