@@ -146,6 +146,7 @@ SOFTMAX = "".join(
     for kind in ("Exp", "Tanh")
     for size in (8, 4)
 )
+ELEMENTWISE = "onnxruntime/core/providers/cpu/math/element_wise_ops.cc"
 MINIMAL = "#if !defined(ORT_MINIMAL_BUILD)"
 REDUCE = """\
 import pathlib, sys
@@ -165,14 +166,15 @@ for wanted in json.loads(pathlib.Path(__file__).with_name("known.json").read_tex
 
 
 def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, known: tuple[str, ...] = ()) -> Path:
-    python = root / "onnxruntime" / "python"
     texts = {
         "VERSION_NUMBER": f"{version}\n", "LICENSE": "MIT\n", "ThirdPartyNotices.txt": "others\n",
         "cmake/CMakeLists.txt": 'string(APPEND ORT_BUILD_INFO ", cmake cxx flags: ${CMAKE_CXX_FLAGS}")\n',
         "cmake/onnxruntime_python.cmake": "set(x)\nfile(GLOB onnxruntime_backend_srcs\n)\n",
         "onnxruntime/__init__.py": "", "onnxruntime/python/onnxruntime_pybind_schema.cc": SCHEMA,
+        "onnxruntime/python/onnxruntime_validation.py": "",
         "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp": SOFTMAX,
         "onnxruntime/core/framework/allocation_planner.cc": "f() {\n    const auto& ptype1 = arg1.Type();\n}\n",
+        ELEMENTWISE: "namespace onnxruntime {\n" + 14 * "y = a.array().template max<Eigen::PropagateNaN>(\nb<T>());\n",
         **{f"onnxruntime/core/mlas/lib/{name}.cpp": f"{MINIMAL}\nx();\n#endif\n" for name in ("platform", "convsym")},
         "onnxruntime/core/flatbuffers/ort_format_version.h": f"constexpr const int kOrtModelVersion = {ort_format};\n",
         "onnxruntime/python/_pybind_state.py.in": "@IMPORT_TORCH@\nfrom .onnxruntime_pybind11_state import *\n",
@@ -182,14 +184,14 @@ def write_source(root: Path, *, version: str = "1.21.0", ort_format: int = 6, kn
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     for name in ("_ld_preload", "onnxruntime_collect_build_info", "onnxruntime_inference_collection", "__init__"):
-        (python / f"{name}.py").write_text(f"# {name}\n")
-    (python / "onnxruntime_validation.py").write_text("")
+        (root / "onnxruntime/python" / f"{name}.py").write_text(f"# {name}\n")
     return root
 
 
 def test_patches_take_once_and_only_on_the_source_as_published(tmp_path: Path) -> None:
     root = write_source(tmp_path / "source")
     apply_patches(root, "1.21.0")
+    assert (root / ELEMENTWISE).read_text().count("y = propagating_max(a.array(), \nb<T>());") == 14
     softmax = (root / "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp").read_text()
     assert "static MlasExpConstants<float16x8_t> ExpConstantsFp16x8() { return {\n    one(1),\n}; }" in softmax
     assert softmax.count("ConstantsFp16x4();") == 2
@@ -268,16 +270,14 @@ def test_missing_programs_and_a_full_disk_are_found_before_anything_is_fetched(
     program(tmp_path / "empty", "aarch64-linux-gnu-g++")
     program(tmp_path / "empty", "protoc", "echo libprotoc 3.12.4")
     assert "protoc is 3.12.4, expected 3.21" in cli(8, *command).err
-    full = refusal(OutputError, build.check_room, tmp_path, 500_000_000)
-    assert "0.5 GB are free, a runtime's build needs 3" in full
+    assert "0.5 GB are free, a runtime's build needs 3" in refusal(OutputError, build.check_room, tmp_path, 500_000_000)
 
 
 class Stage:
     """Stand-ins for everything that fetches, compiles and emulates."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...]) -> None:
-        self.source = write_source(folder / "source", known=known)
-        self.output = folder / "out"
+        self.source, self.output = write_source(folder / "source", known=known), folder / "out"
         self.told = list[tuple[str, int, int]]()
         bin_folder = folder / "bin"
         for triplet in ("aarch64-linux-gnu", "x86_64-linux-gnu"):

@@ -67,6 +67,18 @@ class Patch(NamedTuple):
 
 _SCHEMA = "onnxruntime/python/onnxruntime_pybind_schema.cc"
 _SOFTMAX = "onnxruntime/core/mlas/lib/softmax_kernel_neon_fp16.cpp"
+_ELEMENTWISE = "onnxruntime/core/providers/cpu/math/element_wise_ops.cc"
+_PROPAGATING = """\
+template <typename A, typename B>
+auto propagating_{name}(const Eigen::ArrayBase<A>& a, const Eigen::ArrayBase<B>& b) {{
+  using T = typename A::Scalar;
+  return a.binaryExpr(b.derived(), Eigen::internal::scalar_{name}_op<T, T, Eigen::PropagateNaN>());
+}}
+template <typename A>
+auto propagating_{name}(const Eigen::ArrayBase<A>& a, const typename A::Scalar& b) {{
+  return propagating_{name}(a, A::PlainObject::Constant(a.rows(), a.cols(), b));
+}}
+"""
 
 PATCHES: dict[str, tuple[Patch, ...]] = {
     "1.21.0": (
@@ -116,6 +128,21 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
             r"^    const auto& ptype1 = arg1\.Type\(\);$",
             r"    if (!SameShape(shape1, shape2)) return false;\n\g<0>",
             1,
+        ),
+        # Without these two, no model with an Add, Mul or the like of floats gets a runtime from Debian's sources.
+        Patch(
+            "minima and maxima that propagate NaN are functions, because Eigen 3.4.0 has no such methods",
+            _ELEMENTWISE,
+            r"^namespace onnxruntime \{\n",
+            "\\g<0>" + "".join(_PROPAGATING.format(name=name) for name in ("min", "max")),
+            1,
+        ),
+        Patch(
+            "minima and maxima call those functions",
+            _ELEMENTWISE,
+            r"([\w.<>()]+)\.template (min|max)<Eigen::PropagateNaN>\((.*?)\);$",
+            r"propagating_\2(\1, \3);",
+            14,
         ),
         # Kernels for AVX2 alone add U8S8 products in 16 bits, which saturate: full-range weights give wrong sums.
         *(
