@@ -138,7 +138,7 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
             if record in archive.namelist():
                 with archive.open(record) as file:
                     text = file.read(_LONGEST_RECORD)
-        reduced = msgspec.json.decode(text, type=ReducedRuntime) if text else None
+        reduced = None if text is None else msgspec.json.decode(text, type=ReducedRuntime)
     except Exception as cause:  # zipfile's, its decompressors' and msgspec's share no root of their own
         raise UsageError(f"{path}: cannot be read as a wheel: {first_line(cause)}") from cause
     parts = path.stem.split("-")
@@ -153,7 +153,9 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
         raise UsageError(
             f"{path}: for {python}, target {device.name} has Python {device.python}; --python names another one"
         )
-    if platform != "any" and not platform.endswith(f"_{device.machine}"):
+    if platform != "any" and not (
+        platform.startswith(("manylinux", "linux_")) and platform.endswith(f"_{device.machine}")
+    ):
         raise UsageError(f"{path}: for {platform}, target {device.name} is {device.machine}")
     return _Runtime(parts[1], reduced)
 
@@ -169,11 +171,11 @@ def _fetch(
     arguments = [*map(str, wanted)]
     if constraints:
         try:
-            lines = constraints.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = constraints.read_text(encoding="utf-8-sig").splitlines(keepends=True)
         except (OSError, UnicodeDecodeError) as cause:
             raise UsageError(f"{constraints}: cannot be read: {first_line(cause)}") from cause
         own = folder.parent / "constraints.txt"
-        own.write_text("".join(line for line in lines if keeps_runtime or not _OF_RUNTIME.match(line)))
+        own.write_text("".join(line for line in lines if keeps_runtime or not _OF_RUNTIME.match(line.lstrip())))
         arguments.append(f"--constraint={own}")
     fetch_wheels(arguments, device.python, tags, folder)
 
@@ -188,7 +190,7 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
         left_out = unpacked_size(wheel) - sum(map(len, files.values()))
         about = f"{name}-{version}.dist-info/WHEEL"
         if about not in files:
-            raise UsageError(f"{wheel.name}: no wheel, {about} is missing; the package index gave it")
+            raise UsageError(f"{wheel.name}: no wheel, {about} is missing; pip gave it")
         files[about] = files[about].rstrip() + f"\nBuild: {_BUILD}\n".encode()
         pack_wheel(made, files)
     else:
