@@ -512,7 +512,7 @@ def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
 ) -> None:
     bundle, house = pi_bundle(tmp_path / "a.edge", made["classifier"]), tmp_path / "house"
     pins = tmp_path / "constraints.txt"
-    pins.write_text("onnxruntime==1.31.1\nonnxruntime >= 1.22\nnumpy==2.4.6\n")
+    pins.write_text("\ufeffonnxruntime==1.31.1\n onnxruntime >= 1.22\nnumpy==2.4.6\n")
     command = ["wheelhouse", str(bundle), "--target", PI, "--wheel", str(index.sdk), "-c", str(pins), "-o", str(house)]
     printed = cli(0, *command, "--runtime", reduced_wheel(tmp_path / "runtime", bundle), "--json")
     shown = {one["file"].split("-")[0]: one for one in msgspec.json.decode(printed.out)}
@@ -622,9 +622,9 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
     assert len(small.build_small(PI, tmp_path / "small").remembered) == 7
     other = small.build_small(PI, tmp_path / "other", python="3.13")
     assert other.remembered == tuple(f"{small.OPENCV.name}-{step}" for step in ("configure", "compile"))
-    replaced = [other.output / one.file for one in other.wheels]
-    gathered = make_wheelhouse([], PI, index.sdk, tmp_path / "house", python="3.13", replaced=replaced)
-    house = {one.file for one in gathered}
+    (tmp_path / "pins").write_text("numpy==2.5.5\nopencv-python-headless==4\n")
+    named = {"replaced": [other.output / one.file for one in other.wheels], "constraints": tmp_path / "pins"}
+    house = {one.file for one in make_wheelhouse([], PI, index.sdk, tmp_path / "house", python="3.13", **named)}
     assert {wheels[0].name, wheels[1].name.replace("cp311", "cp313")} < house
     assert "onnxruntime-1.31.1-cp313-cp313-manylinux_2_27_aarch64.whl" in house
     pins = (Path(__file__).parents[3] / "constraints.txt").read_text()

@@ -29,7 +29,6 @@ from edge_sdk_tools.runtime.sources import load_device, sha256_of
 
 REQUIREMENTS = "requirements.txt"
 _BUILD = "1edge"
-_OF_RUNTIME = re.compile(r"onnxruntime(?![\w.-])", re.IGNORECASE)
 _SMALL = ("numpy", "opencv_python_headless")
 _LONGEST_RECORD = 1 << 20  # bytes that are read of what a reduced runtime says of itself; one has some thousands
 
@@ -68,7 +67,7 @@ def make_wheelhouse(
         output: folder that does not exist yet.
         python: minor version on the device; the target's own by default.
         replaced: files of wheels in place of the stock ones: a reduced ONNX Runtime, a small OpenCV and numpy.
-        constraints: file with pip's constraints; what it says of onnxruntime does not count with a reduced one.
+        constraints: file with pip's constraints; what it says of a package that a file replaces does not count.
 
     Raises:
         IncompatibleError: a bundle is for another machine, or does not run with that ONNX Runtime.
@@ -99,7 +98,7 @@ def make_wheelhouse(
             made.mkdir()
             operators = {name for bundle in opened for name in bundle.manifest.operators}
             extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
-            _fetch(device, [wheel, *replaced, *extra], constraints, fetched, keeps_runtime=not runtime)
+            _fetch(device, [wheel, *replaced, *extra], constraints, fetched)
             if not runtime:
                 found = _read_wheel(_stock_in(fetched, wheel), "onnxruntime", device)
                 for bundle in opened:
@@ -160,9 +159,7 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
     return _Runtime(parts[1], reduced)
 
 
-def _fetch(
-    device: Target, wanted: Sequence[Path | str], constraints: Path | None, folder: Path, *, keeps_runtime: bool
-) -> None:
+def _fetch(device: Target, wanted: Sequence[Path | str], constraints: Path | None, folder: Path) -> None:
     """Have pip fetch wheels, requirements, and what they need."""
     glibc, machine = device.wheel_platform.removeprefix("manylinux_2_").split("_", 1)
     tags = platforms(machine, int(glibc))
@@ -175,7 +172,9 @@ def _fetch(
         except (OSError, UnicodeDecodeError) as cause:
             raise UsageError(f"{constraints}: cannot be read: {first_line(cause)}") from cause
         own = folder.parent / "constraints.txt"
-        own.write_text("".join(line for line in lines if keeps_runtime or not _OF_RUNTIME.match(line.lstrip())))
+        given = "|".join(one.name.split("-")[0].replace("_", "[-_.]") for one in wanted if isinstance(one, Path))
+        of_given = re.compile(rf"\s*(?:{given})(?![\w.-])", re.IGNORECASE)
+        own.write_text("".join(line for line in lines if not of_given.match(line)))
         arguments.append(f"--constraint={own}")
     fetch_wheels(arguments, device.python, tags, folder)
 
