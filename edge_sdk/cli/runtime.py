@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,8 @@ def _show(built: BuiltRuntime) -> None:
     print_table("start with the smallest model", marks, starts)
     _show_times(built.took, built.remembered)
     click.echo(folded(f"needs {', '.join(proof.needed)} on the device"))
-    click.echo(f"proved: {built.output / runtime.wheel}; install that file: pip install PATH")
+    wheel = built.output / runtime.wheel
+    click.echo(f"proved: {wheel}; install that file: pip install --force-reinstall --no-deps PATH")
 
 
 @click.command("wheelhouse")
@@ -198,4 +200,6 @@ def wheelhouse(
     rows = [(name, f"{unpacked / 1e6:.1f}", f"{left_out / 1e6:.1f}") for name, unpacked, left_out in sizes]
     print_table(f"wheels for {target}", ("wheel", "unpacked, MB", "left out, MB"), rows)
     click.echo("on the device, in the folder that holds this one:")
-    click.echo(f"pip install --no-index --find-links {output.name} --require-hashes -r {output.name}/{REQUIREMENTS}")
+    # Without --force-reinstall, pip takes another wheel of an installed version for what is there.
+    folder, options = shlex.quote(f"./{output.name}"), "--force-reinstall --no-index --require-hashes"
+    click.echo(f"pip install {options} --find-links {folder} -r {folder}/{REQUIREMENTS}")

@@ -231,13 +231,15 @@ _WANT_OF_MEMORY = "out of memory: end other programs, or take a machine or a con
 
 
 def failure_line(error: BaseException) -> str:
-    """Return a line for an error; an unforeseen one that is no lack of memory or files is called a bug of edge-sdk."""
+    """Return a line for an error; what is unforeseen, and no lack of memory, files or packages, is called a bug."""
     if is_out_of_memory(error):
         return _WANT_OF_MEMORY
     if isinstance(error, OSError) and error.errno in _OUT_OF:
         return os_error_text(error)
     if isinstance(error, EdgeError):
         return str(error)
+    if isinstance(error, ImportError) and not (error.name or "edge_sdk").startswith("edge_sdk"):
+        return one_line(f"a package is missing, damaged or of another Python, install it again: {typed_line(error)}")
     return one_line(f"this is a bug in edge-sdk: {typed_line(error)}")
 
 

@@ -78,10 +78,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def test_the_needs_of_bundles_are_joined(tmp_path: Path, made: dict[str, bytes]) -> None:
     paths = [pi_bundle(tmp_path / f"{name}.edge", model) for name, model in made.items()]
     device = load_target(PI)
-    first, second = (build.read_needs([path], device).operators for path in paths)
-    both = build.read_needs(paths, device)
-    assert first != second
-    assert set(both.operators) == {*first, *second}
+    first, second, both = (build.read_needs(given, device) for given in (paths[:1], paths[1:], paths))
+    assert first.operators != second.operators
+    assert set(both.operators) == {*first.operators, *second.operators}
     assert both.ort_format >= 5
     assert [bundle.path for bundle in both.bundles] == paths
 
@@ -149,14 +148,13 @@ SOFTMAX = "".join(
 ELEMENTWISE = "onnxruntime/core/providers/cpu/math/element_wise_ops.cc"
 MINIMAL = "#if !defined(ORT_MINIMAL_BUILD)"
 REDUCE = """\
-import pathlib, sys
+import json, pathlib, sys
 folder = pathlib.Path(sys.argv[sys.argv.index("--cmake_build_dir") + 1]) / "op_reduction.generated"
 folder.mkdir(exist_ok=True)
 config = pathlib.Path(sys.argv[-1]).read_text()
 names = [line.split(";")[2].split("{")[0] for line in config.splitlines() if "#" not in line]
 domains = {"ai.onnx": "Onnx", "com.microsoft": "MS"}
 entry = "  BuildKernelCreateInfo<ONNX_OPERATOR_KERNEL_CLASS_NAME(kCpuExecutionProvider, k%sDomain, 1,\\n    %s)>,\\n"
-import json
 text = "// BuildKernelCreateInfo<ONNX_OPERATOR_KERNEL_CLASS_NAME(kCpuExecutionProvider, kOnnxDomain, 1, Gone)>,\\n"
 for wanted in json.loads(pathlib.Path(__file__).with_name("known.json").read_text()):
     domain, name = wanted.split(":")
@@ -289,7 +287,7 @@ class Stage:
         program(bin_folder, "protoc", "echo libprotoc 3.21.12")
         monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
         monkeypatch.setattr(sources, "fetch_tools", self._fetch_tools)
-        monkeypatch.setattr(sources, "fetch_python_headers", lambda *_: None)
+        monkeypatch.setattr(sources, "fetch_python_headers", lambda *a: sources.system_folder(*a).mkdir(exist_ok=True))
         monkeypatch.setattr(sources, "python_headers", lambda python, _, place: place / f"include/python{python}")
         proof = Proof(tag="t", unit="CPU ms", needed=(), refusals=(), replays=(), start={}, stock_start={})
         monkeypatch.setattr(build, "prove", Mock(return_value=proof))
@@ -318,10 +316,8 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, bytes]) -> Stage:
-    everything = build.read_needs(
-        [pi_bundle(tmp_path / f"all-{name}.edge", model) for name, model in made.items()], load_target(PI)
-    )
-    return Stage(tmp_path, monkeypatch, everything.operators)
+    paths = [pi_bundle(tmp_path / f"all-{name}.edge", model) for name, model in made.items()]
+    return Stage(tmp_path, monkeypatch, build.read_needs(paths, load_target(PI)).operators)
 
 
 def test_steps_are_done_again_for_what_has_changed(
@@ -334,15 +330,20 @@ def test_steps_are_done_again_for_what_has_changed(
     assert "PROCESSOR aarch64)\nset(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)" in toolchain
     every = ("download", "patch", "configure", "compile", "package", "prove")
     assert stage.build(first).remembered == every
-    [wheel] = cache_folder().rglob("made/*.whl")
-    wheel.write_bytes(b"cut short")
-    assert "not as it was built; build again" in refusal(EdgeError, stage.build, first)
-    assert stage.build(first).remembered == every[:4]
+    for cut, kept in (("made/*.whl", 4), ("made/runtime.json", 4), ("source/tree.json", 1)):
+        next(cache_folder().rglob(cut)).write_bytes(b"cut short")
+        assert "build again" in refusal(EdgeError, stage.build, first)
+        assert stage.build(first).remembered[:kept] == every[:kept]
+    next(cache_folder().rglob("python3.11-arm64")).rmdir()
+    assert stage.build(first).remembered == every[1:]
     assert stage.build(first, second).remembered == every[:3]
+    with monkeypatch.context() as patch:  # the virtual environment is another one
+        patch.setattr("numpy.get_include", lambda: "/elsewhere")
+        assert stage.build(first, second).remembered == every[:2]
     other = stage.build(first, second, python="3.13")
     assert other.remembered == every[1:2]  # the objects of the last Python are those of this one
     assert "/include/python3.13 " in next(cache_folder().rglob("cmake.txt")).read_text()
-    for python, expected in (("3.12", "for 3.11 and 3.13 only"), ("3", "a minor version such as 3.11 or 3.13")):
+    for python, expected in (("3.12", "for 3.11 and 3.13 only"), ("", "a minor version such as 3.11 or 3.13")):
         assert expected in refusal(UsageError, stage.build, first, python=python)
     assert stage.build(first, second).remembered == every[1:2]
     here = pi_bundle(tmp_path / "here.edge", made["mixer"], machine="x86_64", target="x86_64")
@@ -364,8 +365,7 @@ def test_what_is_written_describes_the_wheel(tmp_path: Path, made: dict[str, byt
     bundle = Bundle.open(pi_bundle(tmp_path / "a.edge", made["classifier"]))
     runtime = stage.build(bundle.path).runtime
     assert runtime.wheel == "onnxruntime-1.21.0.post1-cp311-cp311-manylinux_2_35_aarch64.whl"
-    names = {"proof.json", "runtime.json", "sbom.json", runtime.wheel}
-    assert {path.name for path in stage.output.iterdir()} == names
+    assert {path.name for path in stage.output.iterdir()} == {"proof.json", "runtime.json", "sbom.json", runtime.wheel}
     wheel = stage.output / runtime.wheel
     assert runtime.sha256 == hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert runtime.sizes.sections == {".text": 2_300_000}
@@ -429,6 +429,8 @@ def test_operators_and_formats_that_the_source_does_not_have_are_refused(
     assert "ONNX Runtime 1.21.0 has no ai.onnx:" in refusal(IncompatibleError, stage.build, bundle)
     write_source(stage.source, ort_format=4)
     assert "reads 4 and older" in refusal(IncompatibleError, stage.build, bundle)
+    stage.output = stage.source / "out"
+    assert "is copied; expected a folder outside" in refusal(UsageError, stage.build, bundle)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -442,9 +444,9 @@ def test_symbols_that_nobody_has_and_paths_of_this_machine_are_found(tmp_path: P
             archive.write(library, "onnxruntime/capi/one.so")
         return path
 
-    good = wheel_of('#include <stdio.h>\nvoid PyErr_Clear(void); void f(void) { puts("x"); PyErr_Clear(); }')
+    good = wheel_of('#include <stdio.h>\nvoid PyErr_Clear(void); void f(void) { puts("http://x"); PyErr_Clear(); }')
     assert "libc.so.6" in prove.check_library(good, "")
-    prove.check_leaks(good, [tmp_path])
+    prove.check_leaks(good, [tmp_path, Path("/")])
     bad = wheel_of(f'void missing(const char *); void f(void) {{ missing("{tmp_path}/source"); }}')
     assert "undefined symbols: missing" in refusal(IncompatibleError, prove.check_library, bad, "")
     assert "contains the path" in refusal(IncompatibleError, prove.check_leaks, bad, [tmp_path])
@@ -510,7 +512,7 @@ def test_a_wheelhouse_has_the_reduced_runtime_and_installs_without_an_index(
 ) -> None:
     bundle, house = pi_bundle(tmp_path / "a.edge", made["classifier"]), tmp_path / "house"
     pins = tmp_path / "constraints.txt"
-    pins.write_text("onnxruntime==1.31.1\nonnxruntime >= 1.22\nnumpy==2.4.6\n")
+    pins.write_text("\ufeffonnxruntime==1.31.1\n onnxruntime >= 1.22\nnumpy==2.4.6\n")
     command = ["wheelhouse", str(bundle), "--target", PI, "--wheel", str(index.sdk), "-c", str(pins), "-o", str(house)]
     printed = cli(0, *command, "--runtime", reduced_wheel(tmp_path / "runtime", bundle), "--json")
     shown = {one["file"].split("-")[0]: one for one in msgspec.json.decode(printed.out)}
@@ -582,6 +584,7 @@ def test_wheels_that_are_not_for_the_device_or_its_bundles_are_refused(
     for tag, expected in (
         ("cp312-cp312-manylinux_2_35_aarch64", "for cp312, target raspberry_pi_5 has Python 3.11"),
         ("cp311-cp311-manylinux_2_35_x86_64", "for manylinux_2_35_x86_64, target raspberry_pi_5 is aarch64"),
+        ("cp311-cp311-musllinux_1_2_aarch64", "for musllinux_1_2_aarch64, target raspberry_pi_5 is aarch64"),
     ):
         assert expected in refused(UsageError, reduced_wheel(tmp_path, bundle, f"onnxruntime-1.21.0.post1-{tag}.whl"))
     index.sdk.unlink()  # a bundle of another machine is refused before any wheel is read
@@ -601,11 +604,8 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
         (tree / "vendored-meson/meson/meson.py").write_text(meson)
         subprocess.run(["tar", "-czf", str(folder / name), "-C", str(tmp_path), name], check=True)
 
-    def compare(_build: object, _wheels: object, proof: Path) -> None:
-        proof.write_bytes(b"[]")
-
     monkeypatch.setattr(sources, "fetch_archive", fetch_archive)
-    monkeypatch.setattr(small._Build, "_prove", compare)
+    monkeypatch.setattr(small._Build, "_prove", lambda _build, _wheels, proof: proof.write_bytes(b"[]"))
     stage.compiles("cat opencv_data_config.hpp 2>/dev/null; echo new > cv2.abi3.so; echo new > _core.so")
     built = small.build_small(PI, tmp_path / "small")
     wheels = [built.output / one.file for one in built.wheels]
@@ -622,10 +622,9 @@ def test_small_packages_are_the_stock_ones_with_other_libraries(
     assert len(small.build_small(PI, tmp_path / "small").remembered) == 7
     other = small.build_small(PI, tmp_path / "other", python="3.13")
     assert other.remembered == tuple(f"{small.OPENCV.name}-{step}" for step in ("configure", "compile"))
-    replaced = [other.output / one.file for one in other.wheels]
-    house = {
-        one.file for one in make_wheelhouse([], PI, index.sdk, tmp_path / "house", python="3.13", replaced=replaced)
-    }
+    (tmp_path / "pins").write_text("numpy==2.5.5\nopencv-python-headless==4\n")
+    named = {"replaced": [other.output / one.file for one in other.wheels], "constraints": tmp_path / "pins"}
+    house = {one.file for one in make_wheelhouse([], PI, index.sdk, tmp_path / "house", python="3.13", **named)}
     assert {wheels[0].name, wheels[1].name.replace("cp311", "cp313")} < house
     assert "onnxruntime-1.31.1-cp313-cp313-manylinux_2_27_aarch64.whl" in house
     pins = (Path(__file__).parents[3] / "constraints.txt").read_text()
@@ -643,6 +642,7 @@ def test_pip_is_ended_when_a_source_is_fetched(tmp_path: Path, monkeypatch: pyte
             sources.fetch_archive("a==1", "a-1.tar.gz", "0" * 64, tmp_path)
     state = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     wait_until(lambda: not state.exists() or state.read_text().split()[2] == "Z", "pip's own child")
+    (tmp_path / "a-1.tar.gz").write_bytes(b"wh")
     sources.fetch_archive("a==1", "a-1.tar.gz", hashlib.sha256(b"whole").hexdigest(), tmp_path)
     assert (tmp_path / "a-1.tar.gz").read_bytes() == b"whole"
     program(tmp_path, "python", "echo 'ERROR: no such thing' >&2; exit 1")

@@ -68,7 +68,7 @@ def _raised(cause: BaseException) -> BaseException:
         return caught
 
 
-_LINE = _raised.__code__.co_firstlineno + 2
+_PLACE = f"(test_errors.py:{_raised.__code__.co_firstlineno + 2})"
 
 
 def test_the_first_line_of_an_exception() -> None:
@@ -76,15 +76,15 @@ def test_the_first_line_of_an_exception() -> None:
         ("\n  \n one \ntwo", "one"),
         ("[ONNXRuntimeError] : 1 : FAIL : no", "1 : FAIL : no"),
         ("\x1b[31mred\x1b[0m and \x07 rings", "red and \N{REPLACEMENT CHARACTER} rings"),
-        ("", f"ValueError (test_errors.py:{_LINE})"),
+        ("", f"ValueError {_PLACE}"),
     ):
         assert first_line(_raised(ValueError(text))) == expected
 
 
 def test_a_bug_says_its_type_once() -> None:
-    assertion = f"AssertionError (test_errors.py:{_LINE})"
-    for cause, said in ((AssertionError(), assertion), (ValueError("a\nb"), "ValueError: a")):
+    for cause, said in ((AssertionError(), f"AssertionError {_PLACE}"), (ValueError("a\nb"), "ValueError: a")):
         assert failure_line(_raised(cause)) == f"this is a bug in edge-sdk: {said}"
+    assert failure_line(ImportError("no x", name="cv2")).startswith("a package is missing, damaged or of")
 
 
 # TOML files: what is wrong with one is said in the words of whoever wrote it.

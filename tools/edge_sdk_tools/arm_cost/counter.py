@@ -10,6 +10,7 @@ stores. SVE and SME are one class, because no core here has them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -214,9 +215,14 @@ def spoken(cpu: str) -> str:
     return f"an emulated {cpu}" if cpu in CPUS else f"this {cpu}"
 
 
+@functools.cache
 def native_python(version: str) -> str:
-    """Return the program of this machine's Python of a minor version: the one that runs this, or a name to look for."""
-    return sys.executable if platform.python_version().startswith(f"{version}.") else f"python{version}"
+    """Return this machine's Python of a minor version: the one that runs this, or that of PATH; empty for none."""
+    if platform.python_version().startswith(f"{version}."):
+        return sys.executable
+    with contextlib.suppress(OSError):
+        return run_program([f"python{version}", "-c", "import sys; print(sys.executable)"]).stdout.strip()
+    return ""
 
 
 class Board:

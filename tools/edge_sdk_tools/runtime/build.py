@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -57,8 +57,10 @@ from edge_sdk_tools.runtime.recipe import (
 _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
+_COMPILES = re.compile(r"[\w/.,+~@-]+")  # paths that CMake, Ninja and a compiler's flags take as they are
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
 _DEPENDENCY = "FETCHCONTENT_SOURCE_DIR_"
+_T = TypeVar("_T")
 _DOMAINS = ("ai.onnx", "com.microsoft")
 
 
@@ -111,9 +113,9 @@ def build_runtime(
     needs = read_needs(bundles, device)
     sources.check_python(device.python)
     check_programs({**check_machine(device), "protoc": "protobuf-compiler"})
+    if source:
+        sources.check_checkout(source, cache_folder() / "runtime", output)
     with open_workspace(output, device.machine, on_progress) as steps:
-        if source:
-            sources.check_checkout(source, steps.cache)
         return _Build(steps, needs, device, source, defined, jobs).run(output)
 
 
@@ -178,7 +180,9 @@ def check_machine(device: Target) -> dict[str, str]:
     if here != device.machine:
         where = f"a runtime for {device.machine} is proved on such a machine, this is {here}"
         raise UsageError(f"target {device.name}: {where}")
-    return machine.compilers if Path(own).is_absolute() else {**machine.compilers, own: own}
+    if not own:
+        raise MissingDependencyError(f"python{device.python}: none that runs is here, needed for the proof; install it")
+    return machine.compilers
 
 
 def _check_bundle(bundle: Bundle, device: Target) -> None:
@@ -226,6 +230,8 @@ def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Itera
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: a file, expected a folder")
     cache = cache_folder() / "runtime"
+    if not _COMPILES.fullmatch(str(cache)):
+        raise UsageError(f"{cache}: CMake compiles in no path with spaces or signs; set EDGE_SDK_CACHE to another")
     work = cache / machine
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -241,15 +247,24 @@ def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Itera
         raise OutputError(f"{cause.filename2 or cause.filename or work}: {what}") from cause
 
 
-def _hand_over(made: Path, output: Path, runtime: package.Runtime) -> None:
-    """Copy what was made beside its place, then put it there: the wheel that `runtime` names first, its record last."""
-    record = made / "runtime.json"
-    wheel = made / runtime.wheel
-    if not wheel.is_file() or sources.sha256_of(wheel) != runtime.sha256:
-        record.unlink()  # so that the next build packs it again
-        raise EdgeError(f"{wheel}: not as it was built; build again")
+def read_record(path: Path, kind: type[_T]) -> _T:
+    """Return what a step wrote of its result; where it is damaged, remove it, so that the step is done again."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=lambda other, text: other(text))
+    except msgspec.DecodeError as cause:
+        path.unlink()
+        raise EdgeError(f"{path}: damaged; build again") from cause
+
+
+def hand_over(record: Path, wheels: Mapping[str, str], output: Path) -> None:
+    """Copy what was made beside its place, then put it there: the wheels, with their SHA-256, and the record last."""
+    made = record.parent
+    for name, sha256 in wheels.items():
+        if not (made / name).is_file() or sources.sha256_of(made / name) != sha256:
+            record.unlink()  # so that the next build packs it again
+            raise EdgeError(f"{made / name}: not as it was built; build again")
     with tempfile.TemporaryDirectory(prefix=".runtime-", dir=output) as scratch:
-        files = [wheel, *(each for each in made.iterdir() if each not in (wheel, record)), record]
+        files = sorted(made.iterdir(), key=lambda each: (each == record, each.name not in wheels))
         copies = [Path(shutil.copyfile(each, Path(scratch) / each.name)) for each in files]
         for copy in copies:
             copy.replace(output / copy.name)
@@ -270,7 +285,7 @@ class Steps:
         """Do a step unless its stamp has the digest of `inputs` and its `result` is there."""
         digest = hashlib.sha256(repr(inputs).encode()).hexdigest()
         stamp = self.work / f"{name}.stamp"
-        if stamp.is_file() and stamp.read_text() == digest and result.exists():
+        if stamp.is_file() and stamp.read_bytes() == digest.encode() and result.exists():
             self.remembered.append(name)
             return
         stamp.unlink(missing_ok=True)
@@ -281,6 +296,10 @@ class Steps:
         except subprocess.TimeoutExpired as cause:
             program = Path(cause.cmd[0]).name
             raise EdgeError(f"{name}: {program} did not end within {cause.timeout:g} s; try again") from cause
+        except (OSError, MissingDependencyError):
+            for downloaded in self.work.glob("*download.stamp"):  # what was fetched may be damaged or gone
+                downloaded.unlink()
+            raise
         spent_s = sum(os.times()[:4]) - sum(cpu_s)
         self.took[name] = (round(time.monotonic() - began_s, 1), round(spent_s, 1))
         stamp.write_text(digest)
@@ -349,26 +368,27 @@ class _Build:
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, needs, python = self._steps.do, self._needs, self._device.python
-        do("download", (python, self._source is None), self._steps.tools, self._download)
+        found = (self._steps.tools, sources.system_folder(python, self._machine, self._downloads))
+        do("download", (python, self._source is None), min(found, key=Path.exists), self._download)
         headers = sources.python_headers(python, self._machine, self._downloads)
         given = sources.state_of(self._source) if self._source else "debian"
         tree_file = self._steps.work / "source" / "tree.json"
-        shared = (given, recipe_digest(), self._steps.compiler, self._definitions, np.__version__)
+        shared = (given, recipe_digest(), self._steps.compiler, self._definitions)
         do("patch", shared, tree_file, lambda: self._patch(tree_file))
-        tree = msgspec.json.decode(tree_file.read_bytes(), type=sources.Tree, dec_hook=lambda kind, text: kind(text))
+        tree = read_record(tree_file, sources.Tree)
         _check_format(tree, needs.ort_format)
         flags = self._compiler_flags(tree)
-        settings = (shared, flags, headers)
+        settings = (shared, flags, headers, sys.executable, np.get_include(), np.__version__)
         do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree, flags, headers))
         do("compile", (settings, needs.config), self._objects / package.LIBRARY, lambda: self._compile(tree))
         runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
         digests = tuple(bundle.digest for bundle in needs.bundles)
         inputs = (settings, needs.config, digests, self._device.name)
         do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
-        runtime = msgspec.json.decode(runtime_file.read_bytes(), type=package.Runtime)
+        runtime = read_record(runtime_file, package.Runtime)
         do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
-        _hand_over(self._made, output, runtime)
-        proof = msgspec.json.decode(proof_file.read_bytes(), type=Proof)
+        proof = read_record(proof_file, Proof)
+        hand_over(runtime_file, {runtime.wheel: runtime.sha256}, output)
         return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered), self._steps.took)
 
     def _download(self) -> None:
@@ -402,6 +422,7 @@ class _Build:
 
     def _configure(self, tree: sources.Tree, flags: str, headers: Path) -> None:
         objects = self._objects
+        objects.mkdir(exist_ok=True)
         _reduce(self._steps, tree, self._needs, objects)  # CMake wants to see the files
         hook = objects / "hook.cmake"
         hook.write_text(HOOK)

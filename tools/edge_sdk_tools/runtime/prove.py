@@ -218,7 +218,7 @@ def check_leaks(wheel: Path, private: Sequence[Path]) -> None:
         for name in archive.namelist():
             data = archive.read(name)
             for folder in private:
-                if os.fsencode(f"{folder}/") in data:
+                if folder.name and os.fsencode(f"{folder}/") in data:  # a home folder may be the root
                     raise IncompatibleError(f"{wheel.name}: {name} contains the path {folder}")
 
 

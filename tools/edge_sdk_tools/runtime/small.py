@@ -29,7 +29,7 @@ from edge_sdk_tools.arm_cost.counter import CPUS, PYTHONS, Counter
 from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.runtime import sources
-from edge_sdk_tools.runtime.build import Steps, check_programs, open_workspace
+from edge_sdk_tools.runtime.build import Steps, check_programs, hand_over, open_workspace, read_record
 from edge_sdk_tools.runtime.package import needed_files, output_of, pack_wheel, platform_of, pretty, unpacked_size
 from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, output_on
 from edge_sdk_tools.runtime.recipe import MACHINES, TOOLCHAIN
@@ -242,7 +242,9 @@ class _Build:
         do, python = self._steps.do, self._device.python
         recipe = (PACKAGES, OPENCV_FLAGS, TOOLCHAIN, NUMPY_FLAGS, _CROSS, _PRETENDED)
         settings = (*recipe, self._steps.compiler, np.__version__)
-        do("small-download", (PACKAGES, python), self._stock(NUMPY).parent, self._download)
+        found = [self._downloads / package.archive for package in PACKAGES] + [self._stock(one) for one in PACKAGES]
+        found += [sources.system_folder(own, _PI, self._downloads) for own in self._pythons.values()]
+        do("small-download", (PACKAGES, python), min(self._tools, *found, key=Path.exists), self._download)
         for package, configure in ((OPENCV, self._configure_opencv), (NUMPY, self._configure_numpy)):
             objects, own = self._objects[package.name], self._pythons[package.name]
             fresh, compiled = partial(self._fresh, package, configure), partial(self._compile, package)
@@ -250,11 +252,11 @@ class _Build:
             do(f"{package.name}-compile", (*settings, own), objects / "compiled", compiled)
         record = self._made / "small.json"
         do("small-package", (*settings, python), record, lambda: self._package(record))
-        wheels = msgspec.json.decode(record.read_bytes(), type=tuple[SmallWheel, ...])
+        wheels = read_record(record, tuple[SmallWheel, ...])
         proof = self._made / "small-proof.json"
         do("small-prove", (wheels, PEAK, _CALLS), proof, lambda: self._prove(wheels, proof))
-        shutil.copytree(self._made, output, dirs_exist_ok=True)
-        compared = msgspec.json.decode(proof.read_bytes(), type=tuple[Compared, ...])
+        compared = read_record(proof, tuple[Compared, ...])
+        hand_over(record, {wheel.file: wheel.sha256 for wheel in wheels}, output)
         return SmallBuild(output, wheels, compared, tuple(self._steps.remembered), self._steps.took)
 
     def _stock(self, package: Package) -> Path:
@@ -310,7 +312,7 @@ class _Build:
     def _without_folders(self, text: str) -> str:
         """Return a text without the names of this machine's folders."""
         for folder in (self._steps.cache, Path(sys.prefix), Path(sys.base_prefix), Path.home()):
-            text = text.replace(str(folder), "")
+            text = text.replace(str(folder), "") if folder.name else text
         return text
 
     def _configure_numpy(self, tree: Path, objects: Path) -> None:

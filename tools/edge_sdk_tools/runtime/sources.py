@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import MissingDependencyError, OutputError, UsageError
+from edge_sdk.core.errors import MissingDependencyError, UsageError
 from edge_sdk_tools.arm_cost.counter import PYTHONS
 from edge_sdk_tools.arm_cost.installation import Apt, debian_sources, host_architecture, require_apt, unpack
 from edge_sdk_tools.packages import last_words, pip, run_program
@@ -97,11 +97,15 @@ def unpack_debian(downloads: Path, folder: Path) -> Tree:
     return Tree(root, version, dependencies, components)
 
 
-def check_checkout(source: Path, work: Path) -> None:
-    """Refuse a folder that is no source of ONNX Runtime as published, or lies where the copy would replace it."""
+def check_checkout(source: Path, work: Path, output: Path) -> None:
+    """Refuse a folder that is no source of ONNX Runtime as published, or has to do with those that a build writes."""
     patched_files(source, version_of(source))
     if source.resolve().is_relative_to(work.resolve()):
         raise UsageError(f"{source}: inside of {work}, where builds replace it; copy it elsewhere first")
+    for written in (work, output):
+        within = Path(os.path.relpath(written.resolve(), source.resolve())).parts
+        if os.pardir not in within and not {*_NOT_COPIED} & {*within}:
+            raise UsageError(f"{written}: inside of {source}, which is copied; expected a folder outside of it")
 
 
 def copy_checkout(source: Path, folder: Path) -> Tree:
@@ -131,7 +135,7 @@ def version_of(source: Path) -> str:
 def load_device(target: str, python: str | None) -> Target:
     """Return a target by its name or file, with this minor version of Python in place of its own where one is given."""
     device = load_target(target)
-    if python and not re.fullmatch(r"3\.1\d", python):
+    if python is not None and not re.fullmatch(r"3\.1\d", python):
         raise UsageError(f"--python {python[:20]!r}: expected a minor version such as {' or '.join(PYTHONS)}")
     return msgspec.structs.replace(device, python=python or device.python)
 
@@ -146,7 +150,7 @@ def check_python(python: str) -> None:
 def fetch_python_headers(python: str, machine: Machine, folder: Path) -> None:
     """Fetch the headers of a machine's Python and unpack them into a folder of their own in `folder`."""
     name = machine.architecture
-    system = folder / f"python{python}-{name}"
+    system = system_folder(python, machine, folder)
     if not system.is_dir():
         require_apt()
         state, archives = (folder / f"{kind}-{system.name}" for kind in ("apt", "archives"))
@@ -159,12 +163,17 @@ def fetch_python_headers(python: str, machine: Machine, folder: Path) -> None:
         partial.rename(system)
 
 
+def system_folder(python: str, machine: Machine, folder: Path) -> Path:
+    """Return where in `folder` the headers of a machine's Python are unpacked."""
+    return folder / f"python{python}-{machine.architecture}"
+
+
 def python_headers(python: str, machine: Machine, folder: Path) -> Path:
     """Return the folder with Python.h of what was fetched into `folder`; its parent has folders of machines.
 
     Raise MissingDependencyError where these are not the headers of this Python on that machine.
     """
-    system, name = folder / f"python{python}-{machine.architecture}", f"python{python}"
+    system, name = system_folder(python, machine, folder), f"python{python}"
     again, include = f"the headers of Python {python}; remove {system}, and they come again", system / "usr/include"
     for path, wanted in (
         (include / name / "patchlevel.h", f"#define PY_MINOR_VERSION {python.split('.')[1]}"),
@@ -216,7 +225,7 @@ def fetch_archive(requirement: str, name: str, sha256: str, folder: Path) -> Non
     pip would prepare it too, which runs its code with all its build tools and takes minutes: pip is ended once the
     archive is whole. `requirement` is `name==version`, `name` that of the archive's file, `sha256` in hex.
     """
-    if (folder / name).is_file():
+    if (folder / name).is_file() and sha256_of(folder / name) == sha256:
         return
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=folder) as scratch:
         wanted = Path(scratch) / "requirements.txt"
@@ -270,7 +279,7 @@ def unpack_source(archive: Path, folder: Path) -> None:
     partial.mkdir()
     done = run_program(["tar", "-x", "--no-same-owner", "-f", str(archive), "-C", str(partial)])
     if done.returncode:
-        raise OutputError(f"{archive}: cannot be unpacked: {last_words(done.stderr)}")
+        raise OSError(f"{archive.name}: cannot be unpacked: {last_words(done.stderr)}")
     [content] = partial.iterdir()
     content.rename(folder)
     partial.rmdir()

@@ -29,7 +29,6 @@ from edge_sdk_tools.runtime.sources import load_device, sha256_of
 
 REQUIREMENTS = "requirements.txt"
 _BUILD = "1edge"
-_OF_RUNTIME = re.compile(r"onnxruntime(?![\w.-])", re.IGNORECASE)
 _SMALL = ("numpy", "opencv_python_headless")
 _LONGEST_RECORD = 1 << 20  # bytes that are read of what a reduced runtime says of itself; one has some thousands
 
@@ -68,7 +67,7 @@ def make_wheelhouse(
         output: folder that does not exist yet.
         python: minor version on the device; the target's own by default.
         replaced: files of wheels in place of the stock ones: a reduced ONNX Runtime, a small OpenCV and numpy.
-        constraints: file with pip's constraints; what it says of onnxruntime does not count with a reduced one.
+        constraints: file with pip's constraints; what it says of a package that a file replaces does not count.
 
     Raises:
         IncompatibleError: a bundle is for another machine, or does not run with that ONNX Runtime.
@@ -99,7 +98,7 @@ def make_wheelhouse(
             made.mkdir()
             operators = {name for bundle in opened for name in bundle.manifest.operators}
             extra = [EXTENSIONS_PACKAGE] if any(name.startswith(f"{EXTENSIONS_DOMAIN}:") for name in operators) else []
-            _fetch(device, [wheel, *replaced, *extra], constraints, fetched, keeps_runtime=not runtime)
+            _fetch(device, [wheel, *replaced, *extra], constraints, fetched)
             if not runtime:
                 found = _read_wheel(_stock_in(fetched, wheel), "onnxruntime", device)
                 for bundle in opened:
@@ -138,7 +137,7 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
             if record in archive.namelist():
                 with archive.open(record) as file:
                     text = file.read(_LONGEST_RECORD)
-        reduced = msgspec.json.decode(text, type=ReducedRuntime) if text else None
+        reduced = None if text is None else msgspec.json.decode(text, type=ReducedRuntime)
     except Exception as cause:  # zipfile's, its decompressors' and msgspec's share no root of their own
         raise UsageError(f"{path}: cannot be read as a wheel: {first_line(cause)}") from cause
     parts = path.stem.split("-")
@@ -153,14 +152,14 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
         raise UsageError(
             f"{path}: for {python}, target {device.name} has Python {device.python}; --python names another one"
         )
-    if platform != "any" and not platform.endswith(f"_{device.machine}"):
+    if platform != "any" and not (
+        platform.startswith(("manylinux", "linux_")) and platform.endswith(f"_{device.machine}")
+    ):
         raise UsageError(f"{path}: for {platform}, target {device.name} is {device.machine}")
     return _Runtime(parts[1], reduced)
 
 
-def _fetch(
-    device: Target, wanted: Sequence[Path | str], constraints: Path | None, folder: Path, *, keeps_runtime: bool
-) -> None:
+def _fetch(device: Target, wanted: Sequence[Path | str], constraints: Path | None, folder: Path) -> None:
     """Have pip fetch wheels, requirements, and what they need."""
     glibc, machine = device.wheel_platform.removeprefix("manylinux_2_").split("_", 1)
     tags = platforms(machine, int(glibc))
@@ -169,11 +168,13 @@ def _fetch(
     arguments = [*map(str, wanted)]
     if constraints:
         try:
-            lines = constraints.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = constraints.read_text(encoding="utf-8-sig").splitlines(keepends=True)
         except (OSError, UnicodeDecodeError) as cause:
             raise UsageError(f"{constraints}: cannot be read: {first_line(cause)}") from cause
         own = folder.parent / "constraints.txt"
-        own.write_text("".join(line for line in lines if keeps_runtime or not _OF_RUNTIME.match(line)))
+        given = "|".join(one.name.split("-")[0].replace("_", "[-_.]") for one in wanted if isinstance(one, Path))
+        of_given = re.compile(rf"\s*(?:{given})(?![\w.-])", re.IGNORECASE)
+        own.write_text("".join(line for line in lines if not of_given.match(line)))
         arguments.append(f"--constraint={own}")
     fetch_wheels(arguments, device.python, tags, folder)
 
@@ -188,7 +189,7 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
         left_out = unpacked_size(wheel) - sum(map(len, files.values()))
         about = f"{name}-{version}.dist-info/WHEEL"
         if about not in files:
-            raise UsageError(f"{wheel.name}: no wheel, {about} is missing; the package index gave it")
+            raise UsageError(f"{wheel.name}: no wheel, {about} is missing; pip gave it")
         files[about] = files[about].rstrip() + f"\nBuild: {_BUILD}\n".encode()
         pack_wheel(made, files)
     else:
