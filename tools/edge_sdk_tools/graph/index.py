@@ -133,6 +133,7 @@ _BITS = {
     **dict.fromkeys(("int2", "uint2"), 2),
     "complex128": 128,
 }
+_RANK = 4  # of a picture: NCHW
 _INVENTED = "unk__"  # names that onnx's inference makes up
 _BYTE_BITS = 8  # bool, the 8-bit integers and floats; a string counts as one
 
@@ -205,9 +206,6 @@ def _side(side: onnx.TensorShapeProto.Dimension) -> int | str | None:
     if side.HasField("dim_value"):
         return int(side.dim_value)
     return None if side.dim_param.startswith(_INVENTED) else side.dim_param or None
-
-
-_RANK = 4  # NCHW
 
 
 def pool_means(proto: onnx.ModelProto) -> int:

@@ -36,7 +36,6 @@ from edge_sdk_tools.graph.profile import extension_nodes, register_extensions
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
 _CORNERS = (4, 4)
-_Shapes = Mapping[str, tuple[int, ...]]
 _THREE, _SIX = 3, 6
 _ALL = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
 
@@ -101,7 +100,7 @@ def decoding_tail(proto: onnx.ModelProto) -> tuple[str, ...]:
     return tuple(reversed(tail))
 
 
-def _is_arithmetic(node: onnx.NodeProto, constants: _Shapes, links: GraphIndex) -> bool:
+def _is_arithmetic(node: onnx.NodeProto, constants: Mapping[str, tuple[int, ...]], links: GraphIndex) -> bool:
     shape = constants.get(node.input[1]) if len(node.input) > 1 else None
     if shape is None:
         return False
