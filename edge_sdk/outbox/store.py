@@ -505,10 +505,10 @@ class EventStore:
 
     def _delete(self, state: CommitState, condition: str, values: tuple[object, ...]) -> dict[int, str]:
         """Delete the events that match a condition, within a transaction; return their ids and cameras."""
-        found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
+        found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - a constant
         gone: dict[int, str] = dict(found.fetchall())
         if gone:
-            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - our own words
+            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - a constant
             state.count -= len(gone)
         return gone
 

@@ -39,7 +39,7 @@ _SUSPICIOUS = 2  # consecutive connections that the broker ended with a camera's
 _SURE = 3
 
 
-class CulpritDetector:
+class PoisonMessageDetector:
     """Finds the message at which a broker ends connections, so that it does not hold up all others for ever.
 
     Before MQTT 5 a broker cannot reject a message (too large, not allowed), and some do not with MQTT 5 either: they
@@ -207,7 +207,7 @@ class Sender:
     def __init__(self, queues: Queues, warnings: PublishWarnings, stall_s: float, hold: Backoff | None = None) -> None:
         self._queues, self._events, self._warnings = queues, queues.events, warnings
         self._stall_s, self._hold = stall_s, hold or Backoff()
-        self.detector = CulpritDetector()
+        self.detector = PoisonMessageDetector()
         self._counts: dict[tuple[str, MessageKind], SentCounters] = {}
         self._in_flight: dict[int, Message] = {}  # by the connection's numbers, oldest first
         self._events_in_flight = 0
@@ -364,7 +364,7 @@ _RIVAL = (
     "; soon after the broker took it, and again and again: does another program have the same site and device? "
     "give each its own name (--device, or [device] in a file)"
 )
-_OR_CULPRIT = "; or is there a message that it does not take? Messages are sent one by one now, to find it"
+_OR_POISON = "; or is there a message that it does not take? Messages are sent one by one now, to find it"
 _FLUSH_SHARE = 0.75  # share of the closing time in which results are sent ...
 _OFFLINE_SHARE = 0.95  # ... share until which the offline message is sent; the rest is for the thread to end
 
@@ -456,7 +456,7 @@ class PublishSession:
             if not is_done:
                 detail = connection.detail
                 if end and self._brief >= _RIVALRY:
-                    detail += _RIVAL + (_OR_CULPRIT if self._sender.detector.is_suspected else "")
+                    detail += _RIVAL + (_OR_POISON if self._sender.detector.is_suspected else "")
                 self._report("refused" if connection.phase == "refused" else "connecting", detail)
         finally:
             if connection is not None:

@@ -62,6 +62,8 @@ def test_it_leaves_a_picture_a_video_and_the_messages(demo: Demo) -> None:
     assert [path.name for path in demo.output.parent.iterdir() if path.name.startswith(".")] == []
     frames = list(read_video(demo.output / "annotated.mp4"))
     assert {np.shape(cv2.imread(str(demo.output / "annotated.jpg"))), *map(np.shape, frames)} == {(272, 640, 3)}
+    images = Path(demo.summary["model"]).parents[1] / "images"  # examples/raspberry_pi builds with them
+    assert [len(list((images / name).iterdir())) for name in ("calibration", "evaluation")] == [50, 32]
     assert len(frames) >= demo.summary["frames"] > 0  # how many it leaves out is the machine's matter
 
 

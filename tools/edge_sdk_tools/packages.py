@@ -178,6 +178,6 @@ def last_words(text: str) -> str:
     # pip calls an error that it does not handle "Exception:", and ends with its traceback.
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR: ", "E:"))]
     errors = errors if errors[-1:] != ["Exception:"] else []
-    # What is in conflict stands before it.
+    # pip names the packages that are in conflict in the line before.
     errors = [line for line in errors if not line.startswith("ResolutionImpossible")]
     return _CREDENTIALS.sub("//", (errors or lines or ["it said nothing"])[-1])

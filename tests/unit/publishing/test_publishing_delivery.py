@@ -18,7 +18,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import MqttConnection
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.queues import MemoryOutbox
-from edge_sdk.publishing.session import ConnectionState, CulpritDetector
+from edge_sdk.publishing.session import ConnectionState, PoisonMessageDetector
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, Door, FakeLink, door_over, has_connected, publisher_over, put, until
 from tests.support.outboxes import outbox_at, taken
@@ -181,7 +181,7 @@ def _event(seq: int) -> Message:
 
 
 def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
-    detector = CulpritDetector()
+    detector = PoisonMessageDetector()
     blamed = [detector.ended([_event(0)]) is not None for _ in range(1000)]
     assert [number for number, is_blamed in enumerate(blamed, 1) if is_blamed] == [5, 13, 27, 53, 103, 201, 395, 781]
     detector.took()
@@ -190,7 +190,7 @@ def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
 
 
 def test_bad_luck_is_no_guilt() -> None:
-    detector = CulpritDetector()
+    detector = PoisonMessageDetector()
     assert [detector.ended([_event(seq)]) for seq in range(100)] == [None] * 100  # each time another one
     detector.relax()
     # Never alone, or nothing of a camera.
@@ -201,7 +201,7 @@ def test_bad_luck_is_no_guilt() -> None:
 
 
 def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
-    detector = CulpritDetector()
+    detector = PoisonMessageDetector()
 
     def picture(seq: int, size: int = 20_000) -> Message:
         return Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,16 +154,16 @@ def _build(media: Media, target: str, folder: Path, on_progress: OnProgress) -> 
     model = folder / "model" / "model.toml"
     on_progress("import", 0, 1)
     import_darknet(media.cfg, media.weights, media.labels, model.parent, name=_NAME)
-    with tempfile.TemporaryDirectory(prefix=".images-", dir=folder) as pictures:
-        write_images(media, Path(pictures))
-        report = build(
-            model,
-            target,
-            folder / f"{_NAME}.edge",
-            calibration=[Path(pictures, "calibration")],
-            evaluation=[Path(pictures, "evaluation")],
-            on_progress=on_progress,
-        )
+    images = folder / "images"
+    write_images(media, images)
+    report = build(
+        model,
+        target,
+        folder / f"{_NAME}.edge",
+        calibration=[images / "calibration"],
+        evaluation=[images / "evaluation"],
+        on_progress=on_progress,
+    )
     (folder / "report.json").write_bytes(msgspec.json.encode(report))
 
 

@@ -218,7 +218,9 @@ def run_demo(output: Path, frames: int | None, *, errors_only: bool = False) -> 
     show.step("to try next:")
     show.tell(f"your own camera: {program} run {output / BUNDLE} --source 0")
     show.tell(f"each stage's time: {program} bench {output / BUNDLE}")
-    show.tell(f"for a Pi 5: {program} build {bundle.model} --target raspberry_pi_5 --calibration IMAGES")
+    images = "--calibration $demo/images/calibration --evaluation $demo/images/evaluation"
+    show.tell(f"for a Pi 5: demo={bundle.path.parent}")
+    show.tell(f"            {program} build $demo/model/model.toml --target raspberry_pi_5 {images}")
     return Summary(
         output=str(output),
         bundle=str(bundle.path),

@@ -57,7 +57,7 @@ from edge_sdk_tools.runtime.recipe import (
 _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
-_COMPILES = re.compile(r"[\w/.,+~@-]+")  # paths that CMake, Ninja and a compiler's flags take as they are
+_PLAIN_PATH = re.compile(r"[\w/.,+~@-]+")  # paths that CMake, Ninja and a compiler's flags take as they are
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
 _DEPENDENCY = "FETCHCONTENT_SOURCE_DIR_"
 _T = TypeVar("_T")
@@ -230,7 +230,7 @@ def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Itera
     if output.exists() and not output.is_dir():
         raise UsageError(f"{output}: a file, expected a folder")
     cache = cache_folder() / "runtime"
-    if not _COMPILES.fullmatch(str(cache)):
+    if not _PLAIN_PATH.fullmatch(str(cache)):
         raise UsageError(f"{cache}: CMake compiles in no path with spaces or signs; set EDGE_SDK_CACHE to another")
     work = cache / machine
     try:
@@ -281,11 +281,11 @@ class Steps:
         self.remembered: list[str] = []
         self.took: dict[str, tuple[float, float]] = {}
 
-    def do(self, name: str, inputs: object, result: Path, action: Callable[[], None]) -> None:
-        """Do a step unless its stamp has the digest of `inputs` and its `result` is there."""
+    def do(self, name: str, inputs: object, action: Callable[[], None], *results: Path) -> None:
+        """Do a step unless its stamp has the digest of `inputs` and all its `results` are there."""
         digest = hashlib.sha256(repr(inputs).encode()).hexdigest()
         stamp = self.work / f"{name}.stamp"
-        if stamp.is_file() and stamp.read_bytes() == digest.encode() and result.exists():
+        if stamp.is_file() and stamp.read_bytes() == digest.encode() and all(map(Path.exists, results)):
             self.remembered.append(name)
             return
         stamp.unlink(missing_ok=True)
@@ -368,25 +368,25 @@ class _Build:
     def run(self, output: Path) -> BuiltRuntime:
         """Do what no earlier build has finished, and copy what it made into `output`."""
         do, needs, python = self._steps.do, self._needs, self._device.python
-        found = (self._steps.tools, sources.system_folder(python, self._machine, self._downloads))
-        do("download", (python, self._source is None), min(found, key=Path.exists), self._download)
+        system = sources.system_folder(python, self._machine, self._downloads)
+        do("download", (python, self._source is None), self._download, self._steps.tools, system)
         headers = sources.python_headers(python, self._machine, self._downloads)
         given = sources.state_of(self._source) if self._source else "debian"
         tree_file = self._steps.work / "source" / "tree.json"
         shared = (given, recipe_digest(), self._steps.compiler, self._definitions)
-        do("patch", shared, tree_file, lambda: self._patch(tree_file))
+        do("patch", shared, lambda: self._patch(tree_file), tree_file)
         tree = read_record(tree_file, sources.Tree)
         _check_format(tree, needs.ort_format)
         flags = self._compiler_flags(tree)
         settings = (shared, flags, headers, sys.executable, np.get_include(), np.__version__)
-        do("configure", settings, self._objects / "build.ninja", lambda: self._configure(tree, flags, headers))
-        do("compile", (settings, needs.config), self._objects / package.LIBRARY, lambda: self._compile(tree))
+        do("configure", settings, lambda: self._configure(tree, flags, headers), self._objects / "build.ninja")
+        do("compile", (settings, needs.config), lambda: self._compile(tree), self._objects / package.LIBRARY)
         runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
         digests = tuple(bundle.digest for bundle in needs.bundles)
         inputs = (settings, needs.config, digests, self._device.name)
-        do("package", inputs, runtime_file, lambda: self._package(tree, runtime_file))
+        do("package", inputs, lambda: self._package(tree, runtime_file), runtime_file)
         runtime = read_record(runtime_file, package.Runtime)
-        do("prove", (runtime.sha256, digests), proof_file, lambda: self._prove(runtime, proof_file))
+        do("prove", (runtime.sha256, digests), lambda: self._prove(runtime, proof_file), proof_file)
         proof = read_record(proof_file, Proof)
         hand_over(runtime_file, {runtime.wheel: runtime.sha256}, output)
         return BuiltRuntime(output, runtime, proof, tuple(self._steps.remembered), self._steps.took)

@@ -122,7 +122,7 @@ def needed_files(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         every = [entry for entry in archive.infolist() if not entry.is_dir()]
         if outside := [name for name in (e.filename for e in every) if name.startswith("/") or ".." in name.split("/")]:
-            raise UsageError(f"{wheel.name}: no wheel, {outside[0]} lies outside of it; pip gave it")
+            raise UsageError(f"{wheel.name}: no wheel, {outside[0]} lies outside of it; pip fetched it")
         return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
 
 

@@ -244,17 +244,17 @@ class _Build:
         settings = (*recipe, self._steps.compiler, np.__version__)
         found = [self._downloads / package.archive for package in PACKAGES] + [self._stock(one) for one in PACKAGES]
         found += [sources.system_folder(own, _PI, self._downloads) for own in self._pythons.values()]
-        do("small-download", (PACKAGES, python), min(self._tools, *found, key=Path.exists), self._download)
+        do("small-download", (PACKAGES, python), self._download, self._tools, *found)
         for package, configure in ((OPENCV, self._configure_opencv), (NUMPY, self._configure_numpy)):
             objects, own = self._objects[package.name], self._pythons[package.name]
             fresh, compiled = partial(self._fresh, package, configure), partial(self._compile, package)
-            do(f"{package.name}-configure", (*settings, own), objects / "build.ninja", fresh)
-            do(f"{package.name}-compile", (*settings, own), objects / "compiled", compiled)
+            do(f"{package.name}-configure", (*settings, own), fresh, objects / "build.ninja")
+            do(f"{package.name}-compile", (*settings, own), compiled, objects / "compiled")
         record = self._made / "small.json"
-        do("small-package", (*settings, python), record, lambda: self._package(record))
+        do("small-package", (*settings, python), lambda: self._package(record), record)
         wheels = read_record(record, tuple[SmallWheel, ...])
         proof = self._made / "small-proof.json"
-        do("small-prove", (wheels, PEAK, _CALLS), proof, lambda: self._prove(wheels, proof))
+        do("small-prove", (wheels, PEAK, _CALLS), lambda: self._prove(wheels, proof), proof)
         compared = read_record(proof, tuple[Compared, ...])
         hand_over(record, {wheel.file: wheel.sha256 for wheel in wheels}, output)
         return SmallBuild(output, wheels, compared, tuple(self._steps.remembered), self._steps.took)

@@ -189,7 +189,7 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
         left_out = unpacked_size(wheel) - sum(map(len, files.values()))
         about = f"{name}-{version}.dist-info/WHEEL"
         if about not in files:
-            raise UsageError(f"{wheel.name}: no wheel, {about} is missing; pip gave it")
+            raise UsageError(f"{wheel.name}: no wheel, {about} is missing; pip fetched it")
         files[about] = files[about].rstrip() + f"\nBuild: {_BUILD}\n".encode()
         pack_wheel(made, files)
     else:
