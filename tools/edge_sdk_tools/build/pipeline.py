@@ -91,7 +91,7 @@ def build(
         doubts = _judge(model, images)
         for doubt in doubts:
             on_warning(doubt)
-        distilled = check_distillation(spec, checked, images.claim, helped, on_progress)
+        distilled = check_distillation(spec, checked, images.claim, helped, on_progress) if spec.teacher else None
         recipe = first_recipe(target, reduce_range=model.reduce_range)
         activations = calibrate(model, recipe, images.calibration)
         search = RecipeSearch(model, activations, images, (*checked.warnings, *doubts)).run(recipe)

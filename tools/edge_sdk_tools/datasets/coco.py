@@ -27,6 +27,7 @@ from edge_sdk_tools.datasets.dataset import (
 )
 from edge_sdk_tools.datasets.images import Skipped, is_folder
 
+PLACES = ("[!.]*.json", "annotations/[!.]*.json")  # of the file in a folder
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
 _LOOKED_AT = 65536  # bytes that are searched for the first list, before which a COCO file has at most `info`
 _MOST_PIXELS = 67_000_000  # of a mask, as of an image
@@ -94,12 +95,6 @@ def read_coco_file(path: Path) -> CocoFile:
         raise DataError(f"{path}: not valid JSON in UTF-8: {cause}; export or copy it again") from cause
 
 
-def coco_files(folder: Path) -> list[Path]:
-    """Return the .json files in `folder` and in its `annotations` that look like COCO's, in order of their paths."""
-    files = (*folder.glob("*.json"), *(folder / "annotations").glob("*.json"))
-    return sorted(path for path in files if not path.name.startswith(".") and _looks_like_coco(path))
-
-
 def image_folders(path: Path) -> list[Path]:
     """List the folders in which the images of this file are searched, in order.
 
@@ -113,7 +108,8 @@ def image_folders(path: Path) -> list[Path]:
     return [folder for folder in folders if is_folder(folder)]
 
 
-def _looks_like_coco(path: Path) -> bool:
+def looks_like_coco(path: Path) -> bool:
+    """Tell whether a file begins as COCO's do."""
     try:
         with open_regular(path) as file:
             return _LOOKS_LIKE_COCO.search(file.read(_LOOKED_AT)) is not None
@@ -145,7 +141,7 @@ def read_coco(path: Path, names: ClassNames) -> Labelled:
 def _the_file(path: Path) -> Path:
     if not is_folder(path):
         return path
-    files = coco_files(path)
+    files = sorted(file for place in PLACES for file in path.glob(place) if looks_like_coco(file))
     if len(files) != 1:
         listed = ", ".join(file.name for file in files)
         raise DataError(f"{path}: {len(files)} COCO files in it ({listed}), expected one; give the .json that is meant")

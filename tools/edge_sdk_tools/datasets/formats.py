@@ -21,7 +21,7 @@ from edge_sdk.core.errors import DataError
 from edge_sdk.core.toml import shown
 from edge_sdk.tasks.spec import Truths
 from edge_sdk_tools.datasets.class_names import ClassNames, finite_number, names_of, read_text, whole_number
-from edge_sdk_tools.datasets.coco import coco_files, read_coco
+from edge_sdk_tools.datasets.coco import PLACES, looks_like_coco, read_coco
 from edge_sdk_tools.datasets.dataset import (
     MOST_POINTS,
     BoxTruth,
@@ -306,8 +306,8 @@ class LabelFormat(NamedTuple):
     read: Callable[[Path, ClassNames], Labelled]
 
 
-def _has_file(name: str) -> Callable[[Path, ClassNames], bool]:
-    return lambda folder, _: is_file(folder / name)
+def _has_file(*places: str, of: Callable[[Path], bool] = is_file) -> Callable[[Path, ClassNames], bool]:
+    return lambda folder, _: any(of(path) for place in places for path in folder.glob(place))
 
 
 def _has_folder(name: str) -> Callable[[Path, ClassNames], bool]:
@@ -318,7 +318,7 @@ FORMATS: dict[Format, LabelFormat] = {
     LABELS_CSV: LabelFormat("classes", LABELS_CSV, _has_file(LABELS_CSV), read_labels_csv),
     TEXTS_CSV: LabelFormat("texts", TEXTS_CSV, _has_file(TEXTS_CSV), read_texts_csv),
     "class folders": LabelFormat("classes", "a folder a class", are_class_folders, read_class_folders),
-    "coco": LabelFormat("boxes", "a COCO .json", lambda folder, _: bool(coco_files(folder)), read_coco),
+    "coco": LabelFormat("boxes", "a COCO .json", _has_file(*PLACES, of=looks_like_coco), read_coco),
     "yolo": LabelFormat("boxes", "images/ beside labels/", _has_folder(LABELS), read_yolo),
     "masks": LabelFormat("masks", "images/ beside masks/", _has_folder(MASKS), read_masks),
 }

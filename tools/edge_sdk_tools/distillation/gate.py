@@ -311,14 +311,13 @@ class Distilled(msgspec.Struct, frozen=True):
 
 def check_distillation(
     spec: ModelSpec, checked: CheckedModel, dataset: Dataset, job_runner: JobRunner, on_progress: OnProgress
-) -> Distilled | None:
-    """Compare a checked model with the teacher that its model.toml names; None where it names none.
+) -> Distilled:
+    """Compare a checked model with the teacher that its model.toml names.
 
     An AccuracyGateError says that the student is not good enough, a ModelError that the two cannot be compared.
     """
     named = spec.teacher
-    if named is None:
-        return None
+    assert named is not None  # or nothing is compared
     student = from_checked(spec.name, spec, checked)
     teacher = open_subject(Path(named.model))
     if teacher.name == student.name:
