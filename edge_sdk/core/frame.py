@@ -57,6 +57,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         captured_at: the same moment by the wall clock, seconds since the epoch.
         seq: 0 and up; counts every frame of the source, including dropped ones. For files, the frame's index.
         delay_ns: age in nanoseconds of every frame of this source on arrival; FFmpeg delays H.264 frames.
+        file: of image files the name, below the folder that is the source; empty for cameras, streams and videos.
     """
 
     image: Image
@@ -65,6 +66,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     seq: int
     camera: str
     delay_ns: int = 0
+    file: str = ""
 
     @classmethod
     def of(cls, image: NDArray[Any] | None, *, seq: int = 0, camera: str = "camera") -> Frame:
@@ -87,7 +89,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         """Show the frame without its pixels, which would fill the text of every result."""
         shape = getattr(self.image, "shape", None)
-        return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
+        file = f", file={self.file!r}" if self.file else ""
+        return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at}{file})"
 
     @property
     def size_wh(self) -> tuple[int, int]:
