@@ -84,6 +84,7 @@ class ResultEncoder:
             "clock": UNSET if is_set else "unsynchronised",
             "model": self._answering,
             "frame": FrameSize(*frame.size_wh),
+            "file": frame.file or UNSET,
             "not_finite": UNSET if result.is_finite else True,
         }
         entry = entry_of(result)

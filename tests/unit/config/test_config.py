@@ -382,6 +382,8 @@ def _source(source: str, lines: str = "") -> str:
 
 _BAD = [
     ("[mqqt]\n" + PIPELINE, "unknown key mqqt; did you mean mqtt?"),
+    ("confidence = 0.4\n" + PIPELINE, "unknown key confidence; it belongs below [[pipelines]]"),
+    (_with("loop = true"), f"{_GATE}: unknown key loop; did you mean repeat?"),
     ("", "pipelines is missing, expected tables [[pipelines]]"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
