@@ -494,8 +494,7 @@ def test_nothing_that_is_wrong_hides_another_problem(tmp_path: Path) -> None:
         'pipelines[1] ("gate"): password_env: source names no user',
         "events[0] and events[1] are both about 'cat'",
     ]
-    said = zip(_complaints(path), expected, strict=True)
-    assert [line[: len(start)] for line, start in said] == expected
+    assert [line[: len(start)] for line, start in zip(_complaints(path), expected, strict=True)] == expected
 
 
 def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:

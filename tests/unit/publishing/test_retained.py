@@ -254,8 +254,7 @@ def test_an_entity_that_goes_is_taken_away_until_it_comes_back() -> None:
         after = _components(discovery, GATE)
         assert set(after) == set(before)
         assert after["label-door"] == {"platform": "sensor"}
-    other = _discovery(allowed=(), before=discovery)
-    assert _components(other, GATE)["switch-gate"] == {"platform": "switch"}
+    assert _components(_discovery(allowed=(), before=discovery), GATE)["switch-gate"] == {"platform": "switch"}
     assert "unique_id" in _components(discovery, GATE, DOOR)["label-door"]
 
 

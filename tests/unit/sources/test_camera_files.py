@@ -270,8 +270,7 @@ def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytes
         (folder / name).write_bytes(data)
     os.truncate(folder / "2.jpg", 1 << 40)
     source = open_source(str(folder))
-    frames = _drained(source)
-    assert [f.seq for f in frames] == [1, 3, 4]
+    assert [f.seq for f in _drained(source)] == [1, 3, 4]
     assert source.stats == SourceStats(delivered=3, unreadable=3)
     assert capfd.readouterr().err == ""
 
