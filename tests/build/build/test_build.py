@@ -57,14 +57,7 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
 def test_the_command_shows_a_summary_and_leaves_the_bundle(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n")
     captured = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "cells.edge")
-    for expected in (
-        "cells for x86_64, measured on 3",
-        "INT8   difference\n",
-        " lie in the brackets",
-        "(F1)",
-        "cells.edge/report.html",
-        "next: ",
-    ):
+    for expected in ("cells for x86_64, measured on 3 ", "INT8   difference\n", "(F1)", "/report.html\nnext: "):
         assert expected in captured.out
     assert captured.out.count("\n") <= 12
     # A CPU without VNNI is warned of, too, and a slow build says how far it is.
