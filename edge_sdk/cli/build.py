@@ -113,55 +113,32 @@ def command(
 
 
 def _show(report: BuildResult, said: Sequence[str]) -> None:
-    from edge_sdk_tools.evaluate.statistics import Interval
-    from edge_sdk_tools.evaluate.tasks import AGREEMENTS
-    from edge_sdk_tools.progress import print_table
-
-    agreement = report.agreement
-
-    def beside(name: str, fp32: float, int8: float, unit: str) -> tuple[str, ...]:
-        return name, f"{fp32:.2f} {unit}", f"{int8:.2f} {unit}", f"{int8 / fp32:.2f}x"
-
-    missing = Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1).on_other_images((-1.0, 0.0))
-    rows = [
-        beside("model file", report.fp32_mb, report.int8_mb, "MB"),
-        beside("latency here, 1 thread", report.fp32_latency_ms, report.int8_latency_ms, "ms"),
-        (AGREEMENTS[agreement.metric].agreement_name, "", f"{agreement.value:.1%}", points_of(missing)),
-        *(
-            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference.on_other_images()))
-            for f in report.quality
-            if f.reference is not None and f.difference is not None
-        ),
-        ("integer, where meant", "", f"{report.integer_mac_share:.1%}", ""),
-    ]
     for warning in report.warnings:
         if warning not in said:
             warn(warning)
-    title = f"{report.name} for {report.target}, measured on {report.measured_on}"
-    print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
-    click.echo("in brackets: where 95 of 100 measurements on as many other images of this kind would lie")
+    click.secho(f"{report.name} for {report.target}, measured on {report.measured_on}", bold=True)
+    _show_figures(report)
     if band := report.verdict.band:
         remedy = (
             "; the gates in model.toml let it pass, --with-fp32 carries the float model beside it"
-            if band == "bad"
+            if band == "bad" and not report.fallback_reason
             else ""
         )
         click.secho(folded(f"INT8 is {band}: {report.verdict.loss}{remedy}"), fg=_COLOURS[band])
-    for sample in report.samples:
-        click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
-    _show_trials(report)
+    if report.fallback_reason:
+        click.secho("THE BUNDLE CARRIES FP32", bold=True)
+        click.echo(folded(f"  because {report.fallback_reason}"))
     _show_variants(report)
-    distilled = report.distillation
-    teacher = f"teacher {distilled.teacher}: {distilled.line}" if distilled else "teacher: none named, not checked"
-    click.echo(folded(teacher))
+    if report.distillation:
+        click.echo(folded(f"teacher {report.distillation.teacher}: {report.distillation.line}"))
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
     chose = f"; {len(report.split.choice)} others chose the recipe" if report.split and report.split.choice else ""
-    left = f"{report.float_nodes} nodes left float" + (", a decoding tail's among them" if report.float_nodes else "")
-    click.echo(f"calibrated with {report.calibration_images}{of} images{chose}; {left}")
+    tried = f"; best of {len(report.candidates)} recipes" if len(report.candidates) > 1 else ""
+    left = f"; {report.float_nodes} nodes in float" if report.float_nodes else ""
+    click.echo(f"calibrated with {report.calibration_images}{of} images{chose}{tried}{left}")
     if report.remembered_steps:
         finished = "1 finished step" if report.remembered_steps == 1 else f"{report.remembered_steps} finished steps"
         click.echo(f"{finished} came from an earlier build; --fresh does everything again")
-    click.echo(folded(f"takes {report.input.text}"))
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
     click.echo(
         f"wrote {report.bundle} (version {report.version}, budget {report.verdict.latency_budget_ms:g} ms){replaced}"
@@ -171,6 +148,7 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
         click.echo(f"estimate for {board.core}, one thread: {said}")
     lowest, highest = report.onnxruntime
     click.echo(f"runs on ONNX Runtime {highest if lowest == highest else f'{lowest} to {highest}'}")
+    click.echo(f"all figures, recipes, and pictures of where the models differ: {report.bundle}/report.html")
     if report.is_for_here:
         click.echo(f"next: edge-sdk run {report.bundle} --source 0 --mqtt mqtt://BROKER")
     else:
@@ -178,34 +156,48 @@ def _show(report: BuildResult, said: Sequence[str]) -> None:
         click.echo(f"      edge-sdk run {report.bundle} --trust KEY.pub --source 0 --mqtt mqtt://BROKER")
 
 
-def _show_trials(report: BuildResult) -> None:
-    from edge_sdk_tools.progress import print_table
+_OF_ANY_MODEL = 2  # rows of a table without figures by labels
 
-    if len(report.candidates) > 1:
-        rows = [
-            (
-                one.recipe,
-                points_of(one.change) if one.change else "",
-                f"{one.latency_ratio or 0:.2f}x",
-                f"{'yes' if one.held else 'no'}{', carried' if one.chosen else ''}",
-            )
-            for one in report.candidates
-        ]
-        columns = ("recipe", report.variants[0].metric, "time", "holds")
-        where = "against FP32 on the images that chose; report.html says why one does not hold"
-        print_table(f"INT8 recipes that were tried, {where}", columns, rows)
-    if report.fallback_reason:
-        click.secho("THE BUNDLE CARRIES FP32", bold=True)
-        click.echo(folded(f"  because {report.fallback_reason}"))
+
+def _show_figures(report: BuildResult) -> None:
+    """Show what INT8 loses, how fast it is and how large, beside FP32."""
+    from edge_sdk_tools.evaluate.statistics import Interval
+    from edge_sdk_tools.evaluate.tasks import AGREEMENTS
+
+    agreement = report.agreement
+
+    def beside(name: str, fp32: float, int8: float, unit: str) -> tuple[str, ...]:
+        return name, f"{fp32:.2f} {unit}", f"{int8:.2f} {unit}", f"{int8 / fp32:.2f}x"
+
+    missing = Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1).on_other_images((-1.0, 0.0))
+    rows = [
+        *(
+            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points_of(f.difference.on_other_images()))
+            for f in report.quality
+            if f.reference is not None and f.difference is not None
+        ),
+        beside("latency here, 1 thread", report.fp32_latency_ms, report.int8_latency_ms, "ms"),
+        beside("model file", report.fp32_mb, report.int8_mb, "MB"),
+    ]
+    if len(rows) == _OF_ANY_MODEL:
+        rows.insert(0, (AGREEMENTS[agreement.metric].agreement_name, "", f"{agreement.value:.1%}", points_of(missing)))
+    _show_rows(("", "FP32", "INT8", "difference"), rows)
+    click.echo("differences in points of 100; 95 of 100 measurements on as many such images lie in the brackets")
+
+
+def _show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table without lines: the first and the last column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for first, *middle, last in (columns, *rows):
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(middle, widths[1:], strict=False))]
+        click.echo(f"  {'   '.join([*cells, last])}".rstrip())
 
 
 def _show_variants(report: BuildResult) -> None:
     """Show all variants of the bundle compared with FP32 at model.toml's size, where there are several."""
-    from edge_sdk_tools.progress import print_table
-
     if len(report.variants) < 2:
         return
-    columns = ("variant", "input", "file", "time", report.variants[0].metric, "against FP32", "carried")
+    columns = ("variant", "input", "file", "time", report.variants[0].metric, "carried", "against FP32")
     rows = [
         (
             row.name,
@@ -213,12 +205,13 @@ def _show_variants(report: BuildResult) -> None:
             f"{row.model_mb:.2f} MB",
             f"{row.latency_ratio:.2f}x",
             f"{row.value:.1%}",
-            points_of(row.change),
             "no" if row.problem else "yes",
+            points_of(row.change),
         )
         for row in report.variants
     ]
-    print_table("variants; time against the FP32 model as given, here, one thread, in turn", columns, rows)
+    click.echo("variants; time against the FP32 model as given, here, one thread")
+    _show_rows(columns, rows)
     for row in report.variants:
         if row.problem:
             click.echo(folded(f"{row.name} IS LEFT OUT because {row.problem}"))

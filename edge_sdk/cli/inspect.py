@@ -212,11 +212,14 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
     for name, text in (
         ("task", f"{found.task}, decoder {found.decoder}, {found.labels} labels"),
         ("budget", f"{found.latency_budget_ms:g} ms from capture to outbox"),
-        ("runs with", f"ONNX Runtime {found.onnxruntime[0]} to {found.onnxruntime[1]}{reduced}"),
-        ("wants", _wishes(found)),
+        ("runs with", f"ONNX Runtime {' to '.join(dict.fromkeys(found.onnxruntime))}{reduced}"),
+        ("settings", _settings(found)),
         ("runtime", f"{found.runtime}, installed here"),
-        ("here", found.refusal or "; ".join(shortfalls_here(found.providers)) or "nothing speaks against it"),
-        ("operators", ", ".join(found.custom_operators) or None),
+        (
+            "here",
+            found.refusal or "; ".join(shortfalls_here(found.providers)) or "compatible with this machine",
+        ),
+        ("custom ops", ", ".join(found.custom_operators) or None),
         ("libraries", ", ".join(found.libraries) or None),
         ("signature", _SIGNATURES[found.signature]),
         ("digest", found.digest),
@@ -231,7 +234,7 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
             f"{'tuned':<10}  camera {wish.camera}, {outcome.fps:g} frames a second, {wish.limits.budget_ms:g} ms: "
             f"{outcome.chosen.candidate} ({figures(outcome.chosen)})"
         )
-    click.echo("\nvariants, the promised one first")
+    click.echo("\nvariants, the default first")
     sizes = {file.name: file.size for file in found.files}
     for one in found.variants:
         click.echo(f"  {one.name:<16}{_variant(one, sizes[one.file])}")
@@ -240,10 +243,11 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
         click.echo(f"  {file.size:>12,}  {file.sha256[:12]}…  {file.name}")
 
 
-def _wishes(found: Inspection) -> str:
+def _settings(found: Inspection) -> str:
     providers = ", then ".join(p.removesuffix("ExecutionProvider") for p in found.providers)
     threads = "1 thread" if found.intra_op_num_threads == 1 else f"{found.intra_op_num_threads} threads"
-    return f"{providers}; {threads}{', spinning' if found.allow_spinning else ''}; a board with {found.memory_mb} MiB"
+    spins = ", spinning" if found.allow_spinning else ""
+    return f"{providers}; {threads}{spins}; a board with {found.memory_mb} MiB of memory"
 
 
 def _variant(one: Variant, size: int) -> str:
@@ -253,9 +257,9 @@ def _variant(one: Variant, size: int) -> str:
     if one.quality is not None:
         parts.append(f"{one.quality.metric} {one.quality.value:.3f} (FP32 {one.quality.fp32:.3f})")
     if one.agreement is not None:
-        parts.append(f"agrees with FP32 {one.agreement.value:.3f}")
+        parts.append(f"agreement with FP32 {one.agreement.value:.3f}")
     if one.integer_mac_share is not None:
-        parts.append(f"{one.integer_mac_share:.0%} of what is meant for integers in them")
+        parts.append(f"{one.integer_mac_share:.0%} of the quantized MACs in integer kernels")
     parts.append(f"{one.host_latency_ms:.3g} ms where it was built")
     if one.estimate is not None:
         parts.append(f"about {one.estimate.latency_ms:.3g} ms on a {one.estimate.core}")

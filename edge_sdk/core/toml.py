@@ -146,7 +146,12 @@ def read_document(path: Path, error: type[EdgeError]) -> dict[str, Any]:
 
 def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[str]:
     """Yield a line for every problem of a document, in document order."""
-    return _problems(_kind_of(schema), document, "")
+    kind = _kind_of(schema)
+    known = {field.encode_name: field for field in kind.fields}
+    for line in _problems(kind, document, ""):
+        found = re.match(r"(.+: unknown key ([\w-]+); )known keys", line)
+        home = _home(found[2], known) if found else ""
+        yield f"{found[1]}{home}" if found and home else line
 
 
 def value_problems(value: object, schema: type[msgspec.Struct], key: str) -> Iterator[str]:
@@ -440,13 +445,22 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
             yield f"{inside} is missing, expected {expected}"
 
 
-def _hint(key: str, known: dict[str, inspect.Field]) -> str:
-    """Return where an unknown key of a table belongs, which key it probably stands for, or which there are."""
+def _home(key: str, known: dict[str, inspect.Field]) -> str:
+    """Return where a key belongs in a document whose own keys are `known`; an empty string if it is none of them."""
+    if key in known:
+        return "it belongs above the first [table]"
     tables = {name: option for name, field in known.items() for option in _options(field.type)}
     for name, table in tables.items():
         item = next(_options(table.item_type)) if isinstance(table, inspect.VarTupleType) else table
         if isinstance(item, inspect.StructType) and key in (field.encode_name for field in item.fields):
             return f"it belongs below {f'[{name}]' if item is table else f'[[{name}]]'}"
+    return ""
+
+
+def _hint(key: str, known: dict[str, inspect.Field]) -> str:
+    """Return where an unknown key of a table belongs, which key it probably stands for, or which there are."""
+    if home := _home(key, known):
+        return home
     words = {word: name for name, field in known.items() for word in (name, *_notes(field.type).get("also", ()))}
     near = words.get(nearest(key, words))
     return f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"

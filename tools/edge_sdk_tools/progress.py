@@ -1,24 +1,24 @@
-"""What the workstation shows while it works: one bar a step, and a closing table."""
+"""What the workstation shows while it works: a bar for the step that runs, and a closing table."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 import click
 from rich import progress
 from rich.console import Console
 from rich.table import Table
 
-_EVERY_S = 10.0  # between two lines where there is no terminal
+_FIRST_S = 10.0  # until the first line where there is no terminal
+_SLOWER = 1.5  # each line comes so many times as late as the one before: ten lines in six minutes, fifteen in an hour
 
 
 class StepProgress:
-    """Call it with (step, done, total); a bar appears with the step's first call.
+    """Call it with (step, done, total); one bar is of the present step, and vanishes at the end.
 
-    Without a terminal a line every ten seconds says how far the last step is, whether or not it was called meanwhile.
+    Without a terminal a line now and then says how far the last step is, whether or not it was called meanwhile.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -30,11 +30,12 @@ class StepProgress:
             progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(),
             console=console,
+            transient=True,
         )
+        self._task = self._progress.add_task("start", total=1)
         # rich before 14 ends even a disabled bar with an empty line.
         self._enabled = console.is_terminal and not quiet
         self._quiet, self._began_s = quiet, time.monotonic()
-        self._tasks: dict[str, progress.TaskID] = {}
         self._last, self._step_began_s = ("start", 0, 1), self._began_s
         self._over = threading.Event()
 
@@ -45,32 +46,26 @@ class StepProgress:
             threading.Thread(target=self._say, name="edge-progress", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._enabled:
-            for task in self._progress.tasks:
-                # Above an error a step that stands still says nothing.
-                self._progress.update(task.id, visible=error is None or task.finished)
             self._progress.stop()
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Show that `done` of `total` are done."""
         if step != self._last[0]:
             self._step_began_s = time.monotonic()
+            self._progress.reset(self._task, description=step)
         self._last = step, done, total
-        if not self._enabled:
-            return
-        if step not in self._tasks:
-            self._tasks[step] = self._progress.add_task(step, total=total)
-        self._progress.update(self._tasks[step], completed=done, total=total)
+        self._progress.update(self._task, completed=done, total=total)
 
     def _say(self) -> None:
-        while not self._over.wait(_EVERY_S):
+        due_s = _FIRST_S
+        while not self._over.wait(self._began_s + due_s - time.monotonic()):
+            due_s *= _SLOWER
             (step, done, total), now_s = self._last, time.monotonic()
             left_s = (now_s - self._step_began_s) * (total - done) / done if done else 0.0
-            left = f", about {left_s / 60:.0f} min left" if left_s > _EVERY_S * 6 else ""
+            left = f", about {left_s / 60:.0f} min left" if left_s > 60 else ""
             how_far = f": {done} of {total}" if total > 1 else ""
             click.echo(f"{step}{how_far}, {now_s - self._began_s:.0f} s so far{left}", err=True)
 

@@ -54,18 +54,12 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
 
 
 @pytest.mark.sandbox
-def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, cli: Cli) -> None:
+def test_the_command_shows_a_summary_and_leaves_the_bundle(tmp_path: Path, cli: Cli) -> None:
     model = write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n")
     captured = cli(0, "build", model, "--target", "x86_64", "-o", tmp_path / "cells.edge")
-    for expected in (
-        "cells for x86_64, measured on 3",
-        "in brackets: ",
-        "INT8 sees blue",
-        "(F1)",
-        "\ntakes ",
-        "next: ",
-    ):
+    for expected in ("cells for x86_64, measured on 3 ", "INT8   difference\n", "(F1)", "/report.html\nnext: "):
         assert expected in captured.out
+    assert captured.out.count("\n") <= 12
     # A CPU without VNNI is warned of, too, and a slow build says how far it is.
     assert [line for line in captured.err.splitlines() if "VNNI" not in line and " so far" not in line] == [
         "edge-sdk: warning: too few images to judge much: measured on 3, expected 25 or more",
@@ -78,8 +72,7 @@ def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, cli: Cli) -
     model = write_project(tmp_path, labels="background\nb\nc\n")
     captured = cli(0, "build", model, "--target", "arm64", "-o", tmp_path / "a.edge")
     assert "line 1 of 3 is 'background', and model.toml does not say so" in captured.err
-    for expected in (f"runs on ONNX Runtime {ort.__version__}", "teacher: none named, not checked"):
-        assert expected in captured.out
+    assert f"runs on ONNX Runtime {ort.__version__}" in captured.out
     assert Bundle.open(tmp_path / "a.edge").manifest.distillation is None
 
 

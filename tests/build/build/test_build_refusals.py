@@ -451,7 +451,7 @@ def test_nobody_at_the_scheduler_is_one_line(tmp_path: Path, cli: Cli) -> None:
 
 
 def test_without_a_terminal_lines_say_how_far(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("edge_sdk_tools.progress._EVERY_S", 0.01)
+    monkeypatch.setattr("edge_sdk_tools.progress._FIRST_S", 0.01)
     with StepProgress() as shown:
         shown("calibrate", 3, 48)
         until(lambda: "calibrate: 3 of 48, " in capsys.readouterr().err)

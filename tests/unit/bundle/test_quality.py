@@ -69,11 +69,7 @@ def test_a_faster_model_runs_where_it_is_as_good_within_noise() -> None:
 
 
 def test_int8_that_is_the_slower_one_runs_only_where_it_is_better_for_certain() -> None:
-    for int8, expected in (
-        (LOWER_BY_CHANCE, "fp32"),
-        (HIGHER_BY_CHANCE, "fp32"),
-        (HIGHER, "int8"),
-    ):
+    for int8, expected in ((LOWER_BY_CHANCE, "fp32"), (HIGHER_BY_CHANCE, "fp32"), (HIGHER, "int8")):
         chosen, reason = _chosen(_manifest(int8=int8, fp32=FP32), {"int8": 60, "fp32": 20})
         assert chosen == expected
         assert ("within noise" in reason) is (int8 is HIGHER_BY_CHANCE)

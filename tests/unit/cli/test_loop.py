@@ -102,11 +102,7 @@ def test_every_so_many_frames_run_and_no_other_is_a_miss() -> None:
 
 
 def test_no_more_frames_run_than_are_wanted_a_second() -> None:
-    for period_ms, most_fps, expected in (
-        (33, 10, 100),
-        (100, 25, 100),
-        (50, 0, 200),
-    ):
+    for period_ms, most_fps, expected in ((33, 10, 100), (100, 25, 100), (50, 0, 200)):
         scene = Scene(period_ms, 10_000 // period_ms, work_ms=1)
         scene.loop.least_gap_ns = 1_000_000_000 // most_fps if most_fps else 0
         scene.run()

@@ -289,7 +289,7 @@ class BuildReport(Record, frozen=True, kw_only=True):
         if self.split and self.split.choice:
             said = ", which chose nothing"
         elif self.split and self.split.is_crossed:
-            said = ": what INT8 loses is claimed by cross-validation"
+            said = ", by cross-validation"
         return f"{self.images} images{said}"
 
 

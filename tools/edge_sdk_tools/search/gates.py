@@ -8,6 +8,7 @@ gates allow.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -69,11 +70,13 @@ class GateFailure(msgspec.Struct, frozen=True):
     Attributes:
         kind: `float` work that should be in integers, too little `agreement`, too large a `drop` of quality, or `slow`.
         noise: why the drop may be chance, and what would tell; empty where it is real.
+        remedy: what to do to carry INT8 all the same; empty where FP32 is the better choice.
     """
 
     kind: Literal["float", "agreement", "drop", "slow"]
     line: str
     noise: str = ""
+    remedy: str = ""
 
 
 def gate_failure_of(
@@ -158,6 +161,8 @@ def _agreement(proof: Proof, gates: Gates, name: str) -> GateFailure | None:
         "agreement",
         f"{name} agrees with FP32 on {found} in {agreement.images} images, expected "
         f"{gates.int8_min_agreement:.1%} or more",
+        remedy="label the images, which tells whether its answers are worse or only others (docs/data.md), or set "
+        f"gates.int8_min_agreement = {math.floor(agreement.value * 100) / 100:g} in model.toml",
     )
 
 
@@ -169,16 +174,21 @@ def _drop(proof: Proof, gates: Gates, most: float | None = None) -> GateFailure 
     worst = max(fallen, key=lambda figure: figure.drop, default=None)
     if worst is None or worst.reference is None:
         return None
-    if worst.drop <= most + _ROUNDING and all(figure.may_be_noise for figure in fallen):
+    needed = images * (worst.detectable / (max(limit, 0.001) * worst.reference.value)) ** 2
+    give = f"give about {float(f'{needed:.2g}'):,.0f} labelled images, which would show a loss of {limit:.1%}"
+    is_noisy = all(figure.may_be_noise for figure in fallen)
+    if worst.drop <= most + _ROUNDING and is_noisy:
         noise = (
             f"that may be noise: {images} images show a loss in four of five cases from {100 * worst.detectable:.1f} "
-            "points on; give more images"
+            f"points on; {give}"
         )
     return GateFailure(
         "drop",
         f"{worst.name} fell from {worst.reference.value:.1%} to {worst.value.value:.1%}, by {worst.drop:.1%} of what "
         f"FP32 has, expected {limit:.1%} or less",
         noise,
+        (give if is_noisy else "calibrate with more images like those that the camera sees")
+        + f", or set gates.int8_max_drop_relative = {math.ceil(worst.drop * 100) / 100:g} in model.toml",
     )
 
 

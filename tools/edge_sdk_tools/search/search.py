@@ -59,7 +59,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
             return None
         tried = f"none of {len(self.trials)} INT8 recipes holds; of the best: " if len(self.trials) > 1 else ""
         gate_failure = self.int8.gate_failure
-        return f"{tried}{gate_failure.line}" if gate_failure else ""
+        return tried + "; ".join(filter(None, (gate_failure.line, gate_failure.remedy))) if gate_failure else ""
 
     @property
     def doubt(self) -> str | None:
@@ -87,9 +87,8 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         # What a wrong description of the input looks like is plain from what FP32 itself sees.
         seen = "".join(f"In {s.image} FP32 sees {s.fp32} and INT8 {s.int8}. " for s in proof.samples[:1])
         raise AccuracyGateError(
-            f"{self.fallback_reason}{few}. {seen}Check input.mean, std, color and resize first, then "
-            "calibrate with more images like those the camera sees, or raise gates.int8_max_drop_relative and "
-            "lower int8_min_agreement, or leave out --require-int8 and carry FP32"
+            f"{self.fallback_reason}{few}. {seen}Check input.mean, std, color and resize first, "
+            "or leave out --require-int8 and carry FP32"
         )
 
 
