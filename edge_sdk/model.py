@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,7 +74,9 @@ class Model:
             MissingDependencyError: a package is not installed that the model's operators need, or, where it is no
                 bundle, the workstation's tools.
         """
-        if not isinstance(bundle, Bundle) and Path(bundle).suffix in _UNPROVED:
+        if settings is not None and not isinstance(settings, SessionSettings):
+            raise UsageError(f"settings is {settings!r}, expected SessionSettings, such as of intra_op_num_threads=2")
+        if isinstance(bundle, str | Path) and Path(bundle).suffix in _UNPROVED:
             return cls._unproved(Path(bundle), trusted_keys, variant=variant, settings=settings)
         if not isinstance(bundle, Bundle):
             bundle = Bundle.open(bundle, trusted_keys)
@@ -129,6 +132,8 @@ class Model:
         Raises:
             UsageError: this model is no detector or lacks a label, or a number is out of range.
         """
+        if not isinstance(second, Model):
+            raise UsageError(f"the second model is {second!r}, expected a Model; Model.open(path) opens one")
         settings = CropSettings(labels=tuple(labels), max_crops=max_crops, margin=margin)
         return Model(self.bundle, self._stages, (second, settings))
 
@@ -152,9 +157,9 @@ class Model:
         given = {"confidence": confidence, "iou": iou}
         wanted = {name: value for name, value in given.items() if value is not None}
         if wanted != self._stages.thresholds:
-            wrong = next((name for name, value in wanted.items() if not 0 <= value <= 1), None)
-            if wrong is not None:
-                raise UsageError(f"{wrong} is {wanted[wrong]}, expected 0 to 1")
+            for name, value in wanted.items():
+                if not _is_number(value) or not 0 <= value <= 1:
+                    raise UsageError(f"{name} is {value!r}, expected a number from 0 to 1")
             self._stages.set_thresholds(wanted)
         result = self._stages(picture if isinstance(picture, Frame) else Frame.of(picture))
         return result if self._cascade is None else self._cascade(result)
@@ -203,8 +208,8 @@ class Model:
             if not hasattr(taker, "put"):
                 raise UsageError(f"the sink is {taker!r}, expected an object with put(result)")
         budget_ms = self.latency_budget_ms if latency_ms is None else latency_ms
-        if not 0 < budget_ms <= _MAX_MS:
-            raise UsageError(f"latency_ms is {latency_ms}, expected milliseconds above 0")
+        if not _is_number(budget_ms) or not 0 < budget_ms <= _MAX_MS:
+            raise UsageError(f"latency_ms is {latency_ms!r}, expected milliseconds above 0")
         budget = Budget(budget_ms, drops=bool(getattr(source, "paced", True)))
         return Loop(source, self._stages, sink, budget, observers=observers, then=self._cascade)
 
@@ -214,3 +219,7 @@ class Model:
 
 
 _MAX_MS = 1e12  # 30 years
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)

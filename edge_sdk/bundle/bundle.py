@@ -83,6 +83,8 @@ class Bundle:
             BundleError: the bundle is unsigned, wrongly signed, altered or incomplete, or has a file that the manifest
                 does not name.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"the bundle is {path!r}, expected the path of a NAME.edge folder")
         path, keys = Path(path), public_keys(trusted_keys)
         check_place(path)
         data = _read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.core.errors import ModelError
+from edge_sdk.core.errors import ModelError, UsageError
 from edge_sdk.tasks.decoders import DecoderName, check_decoder, decoders_beside
 from edge_sdk.tasks.spec import TaskSpec, check_finite
 
@@ -139,9 +139,13 @@ class ModelSpec(TaskSpec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def load_model_spec(path: Path) -> ModelSpec:
-    """Read one model.toml and make its paths relative to the working folder; raise ModelError."""
+    """Read one model.toml and make its paths relative to the working folder; raise ModelError, or UsageError."""
     from edge_sdk.core.toml import read_toml  # a device reads manifests only
 
+    if (path / "manifest.json").is_file():
+        raise UsageError(f"{path}: is a bundle, expected a model.toml; `edge-sdk inspect {path}` shows what is in it")
+    if path.suffix != ".toml":
+        raise UsageError(f"{path}: expected a model.toml; `edge-sdk init MODEL.onnx` writes one")
     spec = read_toml(path, ModelSpec, ModelError)
     folder = path.parent
     return msgspec.structs.replace(

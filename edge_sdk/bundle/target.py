@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.core.errors import IncompatibleError, TargetError
-from edge_sdk.core.toml import read_toml
+from edge_sdk.core.toml import nearest, read_toml
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Bytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -177,6 +177,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError("weight_type: QUInt8 weights need QUInt8 activations; S8U8 has no kernels")
 
 
+_OTHER_NAMES = {"amd64": "x86_64", "aarch64": "arm64", "rpi4": "pi4", "rpi5": "pi5", "rpizero2w": "zero2w"}
+
+
 def load_target(name_or_path: str) -> Target:
     """Find and read one target.
 
@@ -190,9 +193,15 @@ def load_target(name_or_path: str) -> Target:
         return _read(Path(name_or_path))
     folder = targets_folder()
     path = folder / f"{name_or_path}.toml"
-    if name_or_path not in target_names():
-        expected = f"expected a path to a .toml or one of: {', '.join(target_names())}"
-        raise TargetError(f"unknown target {name_or_path!r}; {expected}")
+    names = target_names()
+    if name_or_path not in names:
+        given = _OTHER_NAMES.get(name_or_path.lower(), name_or_path.lower()).replace("-", "_")
+        bare = given.replace("_", "")
+        like = next((name for name in names if bare and bare in name.replace("_", "")), "") or nearest(given, names)
+        hint = f"did you mean {like}? " if like else ""
+        raise TargetError(
+            f"unknown target {name_or_path!r}; {hint}expected a path to a .toml or one of: {', '.join(names)}"
+        )
     return _read(path)
 
 

@@ -124,8 +124,6 @@ def check(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_j
         from edge_sdk_tools.check.gate import as_admitted, examine
         from edge_sdk_tools.check.screen import render
         from edge_sdk_tools.evaluate.model import from_checked
-    if model.suffix != ".toml":
-        raise UsageError(f"{model}: expected a model.toml; `edge-sdk init MODEL.onnx` writes one")
     if prove_runtimes and target is None:
         raise UsageError("--prove-runtime says what a bundle for a device admits: give --target too")
     spec = load_model_spec(model)

@@ -95,7 +95,9 @@ def _split(text: str) -> tuple[str, ...]:
 @key_option("--trial-seconds", "trial_s", PipelineConfig)
 @key_option("--best-effort", "best_effort", PipelineConfig)
 @click.option(
-    "--annotate", type=PATH, help="Write a new MP4, or JPEG or PNG of the last frame, with the results drawn."
+    "--annotate",
+    type=PATH,
+    help="Draw the results into a new MP4, a JPEG or PNG of the last frame, or a new folder with all pictures.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Lines of JSON also on a terminal, and a summary as JSON at the end."
@@ -147,9 +149,10 @@ def _of_model(key: str, options: dict[str, Any], stack: contextlib.ExitStack) ->
     if options["cpu_share"] is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps, and only a bundle is tuned: build one")
     if options["annotate"] is not None:
-        from edge_sdk.events.annotate import writer_of  # few runs need it
+        from edge_sdk.events.annotate import AnnotatedFolder, is_folder, writer_of  # few runs need these
 
-        writer_of(options["annotate"], 1.0).close()  # raises early if the picture could not be written
+        annotated: Path = options["annotate"]  # what could not be written is an error before the model is examined
+        _ = AnnotatedFolder(annotated) if is_folder(annotated) else writer_of(annotated, 1.0).close()
     if os.path.isdir(options["source"] or ""):  # noqa: PTH112 - Path.is_dir raises for names that are too long
         from edge_sdk.sources.files import image_paths
 

@@ -72,7 +72,13 @@ class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class MqttConfig(BrokerSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[mqtt]`: the broker."""
 
-    url: Annotated[str, Meta(description="mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]")]
+    url: Annotated[
+        str,
+        Meta(
+            extra={"also": ("host", "broker", "server")},
+            description="mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]",
+        ),
+    ]
     password_file: _PasswordFile | None = None
     password_env: _PasswordEnv | None = None
     password_credential: _PasswordCredential | None = None
@@ -108,26 +114,53 @@ class ThenConfig(CropSettings, frozen=True, forbid_unknown_fields=True, kw_only=
 class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[[pipelines]]`: one pipeline, with the options of its source."""
 
-    camera: Annotated[str, Meta(description="the camera's name in topics: 1 to 100 characters, none of / + # $")] = (
-        msgspec.field(name="name")
-    )
-    source: Annotated[str, Meta(pattern=ONE_LINE, description=FORMS)]
-    bundle: Annotated[Path, Meta(description="a NAME.edge folder that `edge-sdk build` wrote")] | None = None
+    camera: Annotated[
+        str,
+        Meta(
+            extra={"also": ("camera",)}, description="the camera's name in topics: 1 to 100 characters, none of / + # $"
+        ),
+    ] = msgspec.field(name="name")
+    source: Annotated[str, Meta(pattern=ONE_LINE, description=FORMS, extra={"also": ("url", "input")})]
+    bundle: (
+        Annotated[Path, Meta(description="a NAME.edge folder that `edge-sdk build` wrote", extra={"also": ("model",)})]
+        | None
+    ) = None
     password_file: _PasswordFile | None = None
     password_env: _PasswordEnv | None = None
     password_credential: _PasswordCredential | None = None
     latency_ms: _LatencyMs | None = None
     confidence: (
-        Annotated[float, Meta(description="how confident an object must be to count, 0 to 1", ge=0, le=1)] | None
+        Annotated[
+            float,
+            Meta(
+                description="how confident an object must be to count, 0 to 1",
+                ge=0,
+                le=1,
+                extra={"also": ("threshold", "conf", "score")},
+            ),
+        ]
+        | None
     ) = None
     iou: (
-        Annotated[float, Meta(description="drop an object that overlaps a surer one by more, 0 to 1", ge=0, le=1)]
+        Annotated[
+            float,
+            Meta(
+                description="drop an object that overlaps a surer one by more, 0 to 1",
+                ge=0,
+                le=1,
+                extra={"also": ("nms",)},
+            ),
+        ]
         | None
     ) = None
     labels: (
         Annotated[
             tuple[Annotated[str, Meta(min_length=1)], ...],
-            Meta(min_length=1, description="the classes that count, by the bundle's labels; all others are left out"),
+            Meta(
+                extra={"also": ("classes",)},
+                min_length=1,
+                description="the classes that count, by the bundle's labels; all others are left out",
+            ),
         ]
         | None
     ) = None

@@ -37,6 +37,8 @@ def check_image(image: object) -> None:
 
 
 def _misfit_of(image: object) -> str | None:
+    if image is None:
+        return "None, which cv2.imread gives for a file that it cannot read"
     if not isinstance(image, np.ndarray):
         return type(image).__name__
     # OpenCV counts pixels in 32 bits, and ends the process where there are more.
@@ -57,6 +59,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         captured_at: the same moment by the wall clock, seconds since the epoch.
         seq: 0 and up; counts every frame of the source, including dropped ones. For files, the frame's index.
         delay_ns: age in nanoseconds of every frame of this source on arrival; FFmpeg delays H.264 frames.
+        file: of image files the name, below the folder that is the source; empty for cameras, streams and videos.
     """
 
     image: Image
@@ -65,6 +68,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     seq: int
     camera: str
     delay_ns: int = 0
+    file: str = ""
 
     @classmethod
     def of(cls, image: NDArray[Any] | None, *, seq: int = 0, camera: str = "camera") -> Frame:
@@ -87,7 +91,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         """Show the frame without its pixels, which would fill the text of every result."""
         shape = getattr(self.image, "shape", None)
-        return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
+        file = f", file={self.file!r}" if self.file else ""
+        return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at}{file})"
 
     @property
     def size_wh(self) -> tuple[int, int]:
@@ -207,6 +212,9 @@ _NO_CLASSES = np.empty(0, np.int64)
 _NO_CONFIDENCES = np.empty(0, np.float32)
 
 
+_SHOWN = 4  # items of a result that its text names
+
+
 class _ResultBase(msgspec.Struct, frozen=True, eq=False, gc=False, kw_only=True):
     is_finite: bool = True
     names: Mapping[int, str] = {}
@@ -242,6 +250,18 @@ class Result(_ResultBase, frozen=True, eq=False, gc=False):
     def labels(self) -> list[str]:
         """Label of each item, in the order of `class_id`; `class_N` for a class without a label."""
         return list(map(self.label, self.class_id.tolist()))
+
+    def __repr__(self) -> str:
+        """Show the first items, as in `Detections(1: person 0.91 at [412, 120, 530, 455])`."""
+        boxes, count = self.xyxy, len(self.class_id)
+        items = [f"{label} {sure:.2f}" for label, sure in zip(self.labels[:_SHOWN], self.confidence, strict=False)]
+        if boxes is not None:
+            rows = boxes[:_SHOWN].round().tolist()
+            items = [f"{item} at [{', '.join(f'{v:.0f}' for v in row)}]" for item, row in zip(items, rows, strict=True)]
+        more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
+        state = [] if self.is_finite else ["some outputs of the model were no numbers"]
+        shown = f"{count}: {', '.join([*items, *more, *state])}" if items or state else "nothing found"
+        return f"{type(self).__name__}({shown})"
 
     def label(self, class_id: int) -> str:
         """Return the label of a class; `class_N` if the class has none."""

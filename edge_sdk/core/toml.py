@@ -5,9 +5,9 @@ type (`msgspec.inspect`) and yields a line for every problem with the key, the v
 converts the documents without problems; its own messages appear only for constraints that this module does not know.
 
 A Struct describes its keys completely. Besides types, ranges and patterns this module reads these notes of
-`msgspec.Meta`: `description` and `examples` (what to write), and in `extra` the keys `unit` (what a number counts) and
-`among` (a function from the key's table to the choices that are left). A `Path` is a string in the file, relative to
-the folder of the file.
+`msgspec.Meta`: `description` and `examples` (what to write), and in `extra` the keys `unit` (what a number counts),
+`also` (other names that people write for the key) and `among` (a function from the key's table to the choices left). A
+`Path` is a string in the file, relative to the folder of the file.
 """
 
 from __future__ import annotations
@@ -431,15 +431,25 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
         if key in known:
             yield from _problems(_type_in(known[key], value, inner), inner, _inside(place, key))
         elif key != kind.tag_field:
-            near = nearest(key, known)
-            hint = f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"
-            yield f"{place + ': ' if place else ''}unknown key {_inside('', key)}; {hint}"
+            yield f"{place + ': ' if place else ''}unknown key {_inside('', key)}; {_hint(key, known)}"
     for field in kind.fields:
         if field.required and field.encode_name not in value:
             inside = _inside(place, field.encode_name)
             kind_in = _type_in(field, value, None)
             expected = _notes(kind_in).get("description") or _expected(kind_in, inside)
             yield f"{inside} is missing, expected {expected}"
+
+
+def _hint(key: str, known: dict[str, inspect.Field]) -> str:
+    """Return where an unknown key of a table belongs, which key it probably stands for, or which there are."""
+    tables = {name: option for name, field in known.items() for option in _options(field.type)}
+    for name, table in tables.items():
+        item = next(_options(table.item_type)) if isinstance(table, inspect.VarTupleType) else table
+        if isinstance(item, inspect.StructType) and key in (field.encode_name for field in item.fields):
+            return f"it belongs below {f'[{name}]' if item is table else f'[[{name}]]'}"
+    words = {word: name for name, field in known.items() for word in (name, *_notes(field.type).get("also", ()))}
+    near = words.get(nearest(key, words))
+    return f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"
 
 
 def _type_in(field: inspect.Field, table: dict[str, object], value: object) -> inspect.Type:

@@ -1,4 +1,4 @@
-"""Pictures with results drawn on them, and videos of such pictures.
+"""Pictures with results drawn on them: videos, the last picture, or every picture of a folder.
 
 `AnnotatedVideo` writes an .mp4 that keeps the source's pace: beside its place, moved there when it is whole. H.264
 needs the `ffmpeg` program, because OpenCV's wheels cannot write it; without it MPEG-4 part 2 is written, which not
@@ -45,7 +45,10 @@ class VideoWriter:
         self._encoder: _Encoder | None = None
         self._canvas: Image | None = None
         if path.suffix.lower() != ".mp4":
-            raise UsageError(f"{path}: expected a name that ends in .mp4, or in .jpg or .png for the last frame")
+            raise UsageError(
+                f"{path}: expected a name that ends in .mp4, in .jpg or .png for the last frame, "
+                "or without an ending for a folder with every picture of image files"
+            )
         check_new_file(path)
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         try:
@@ -201,6 +204,39 @@ def fit(image: Image, canvas: Image) -> Image:
     canvas[:] = 0
     canvas[y : y + fitted_h, x : x + fitted_w] = cv2.resize(image, (fitted_w, fitted_h))
     return canvas
+
+
+class AnnotatedFolder:
+    """A sink that draws each result of image files on a copy of the picture and writes that to a folder, by its name.
+
+    Raises:
+        UsageError: the folder holds something already.
+        OutputError: the folder cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            if path.exists() and any(path.iterdir()):
+                raise UsageError(f"{path}: is not empty; choose a new or an empty folder, nothing is ever overwritten")
+        except OSError as cause:
+            raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
+
+    def put(self, result: Result) -> None:
+        """Draw and write one result of an image file."""
+        path = self._path / result.frame.file
+        data = cv2.imencode(path.suffix, result.plot())[1]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data.tobytes())
+        except OSError as cause:
+            path.unlink(missing_ok=True)
+            raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether `--annotate` means a folder: one that exists, or a name without an ending."""
+    return path.is_dir() or not path.suffix
 
 
 _LONGEST_STILL_S = 1  # if results are missing for longer the video jumps, because more pictures would delay the loop

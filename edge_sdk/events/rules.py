@@ -1,7 +1,8 @@
 """Rules that turn results into events: when a class appears on a camera and when it disappears.
 
-`EventRule` has the numbers of a rule, `Presence` debounces one class in both directions, and `EventWatch` takes the
-results of a loop and publishes events. A result with NaN among the model's outputs does not show that a class is
+`EventRule` has the numbers of a rule, and `SteadyCount` debounces the number of objects of one class with them in both
+directions. `EventWatch` takes the results of a loop and publishes an event where a class comes or goes; `Occupancy` has
+the numbers of all classes, by the same rules. A result with NaN among the model's outputs does not show that a class is
 absent, and neither does time without results. `SnapshotSettings` says when pictures of a camera are made; it is here
 because it needs no OpenCV.
 """
@@ -71,6 +72,42 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingError("labels: one is there twice")
 
 
+class SteadyCount:
+    """The number of objects of one class, without what single results miss or invent; 0 before any was seen.
+
+    It grows when as many results in a row as make a class appear have more, and falls when as many have fewer as make
+    it disappear; it becomes the nearest of their numbers.
+    """
+
+    def __init__(self, rule: EventRule) -> None:
+        self.value = 0
+        self._rule, self._nearest = rule, 0
+        self._frames = self._watched_ns = 0  # number and duration of the latest results that contradict `value`
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is 0 and nothing was just seen, so that a result without an object changes nothing."""
+        return self.value == 0 == self._frames
+
+    def step(self, count: int, passed_ns: int) -> bool:
+        """Take the number in the current result, `passed_ns` after the one before; return whether `value` changed."""
+        if count == self.value:
+            self._frames = 0
+            return False
+        is_more, rule = count > self.value, self._rule
+        if self._frames == 0 or is_more is not (self._nearest > self.value):
+            self._frames, self._watched_ns, self._nearest = 1, 0, count
+        else:
+            self._frames += 1
+            self._watched_ns += passed_ns
+            self._nearest = min(self._nearest, count) if is_more else max(self._nearest, count)
+        wanted = (rule.appear_frames, rule.appear_s) if is_more else (rule.disappear_frames, rule.disappear_s)
+        if self._frames < wanted[0] or self._watched_ns < wanted[1] * 1e9:
+            return False
+        self.value, self._frames = self._nearest, 0
+        return True
+
+
 Turn: TypeAlias = Literal["appeared", "disappeared"]
 
 
@@ -81,17 +118,16 @@ class Presence:
         self.class_id, self.label, self._rule = class_id, label, rule
         self.least = rule.confidence
         self.is_seen = False  # in the current result
-        self._is_there = self._is_told = False
+        self._count, self._is_told = SteadyCount(rule), False
         self.confidence, self.index = 0.0, 0  # of its latest sighting; `index` is the row of its box
         self.boxes_xyxy: NDArray[np.float32] | None = None
-        self.frames = self.watched_ns = 0  # number and duration of the latest results that contradict `_is_there`
         self.since_ns = self.last_ns = 0  # its first and latest sighting of this presence
         self._told_ns: int | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether the class is absent and was not just seen, so that a step without a sighting changes nothing."""
-        return not self._is_there and self.frames == 0
+        return self._count.is_idle
 
     def see(self, confidence: float, boxes_xyxy: NDArray[np.float32] | None = None, index: int = 0) -> None:
         """Note that the class is in the current result; call it with the most confident sighting."""
@@ -109,28 +145,15 @@ class Presence:
         is_seen, self.is_seen = self.is_seen, False
         if is_seen:
             self.last_ns = now_ns
+            if self.is_idle:
+                self.since_ns = now_ns
         elif not is_known:
             return None
-        if is_seen is self._is_there:
-            self.frames = 0
-            return self._appeared(now_ns) if is_seen and not self._is_told else None
-        if self.frames == 0:
-            self.watched_ns = 0
-            if is_seen:
-                self.since_ns = now_ns
-        else:
-            self.watched_ns += passed_ns
-        self.frames += 1
-        rule = self._rule
-        wanted = (rule.disappear_frames, rule.disappear_s) if self._is_there else (rule.appear_frames, rule.appear_s)
-        if self.frames < wanted[0] or self.watched_ns < wanted[1] * 1e9:
-            return None
-        self._is_there = not self._is_there
-        self.frames = 0
-        if self._is_there:
-            return self._appeared(now_ns)
-        was_told, self._is_told = self._is_told, False
-        return "disappeared" if was_told else None
+        has_changed = self._count.step(int(is_seen), passed_ns)
+        if is_seen:
+            return self._appeared(now_ns) if self._count.value and not self._is_told else None
+        was_told, self._is_told = self._is_told, self._is_told and not has_changed
+        return "disappeared" if was_told and has_changed else None
 
     def _appeared(self, now_ns: int) -> Turn | None:
         """Report the appearance, unless the cooldown lasts; then the next result asks again."""
@@ -141,6 +164,18 @@ class Presence:
 
 
 _MAX_BETWEEN_NS = 1_000_000_000  # longest time between two results that counts as watched
+
+
+class _ResultClock:
+    """Tells how much time a camera was watched between two results, in nanoseconds; 0 for the first."""
+
+    def __init__(self) -> None:
+        self._last_ns: int | None = None
+
+    def passed_ns(self, result: Result) -> int:
+        now_ns = result.frame.captured_ns
+        last_ns, self._last_ns = self._last_ns, now_ns
+        return 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
 
 
 class EventWatch:
@@ -159,7 +194,7 @@ class EventWatch:
             if label in by_label
         }
         self._awake: list[Presence] = []  # present or just seen; the others need no step
-        self._last_ns: int | None = None
+        self._clock = _ResultClock()
 
     @classmethod
     def for_bundle(cls, bundle: Bundle, rules: Iterable[EventRule], sink: EventSink) -> EventWatch:
@@ -175,9 +210,7 @@ class EventWatch:
 
     def put(self, result: Result) -> None:
         """Take one result into account, and publish the events that it causes; called in the loop's thread."""
-        now_ns = result.frame.captured_ns
-        last_ns, self._last_ns = self._last_ns, now_ns
-        passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
+        passed_ns = self._clock.passed_ns(result)
         self._see(result)
         if self._awake:
             self._step(result, passed_ns)
@@ -206,6 +239,55 @@ class EventWatch:
                 if presence.is_idle:
                     self._awake.append(presence)
                 presence.see(confidences[index], boxes, index)
+
+
+class Occupancy:
+    """What one camera shows at present, steady enough for people and automations; takes the results of its loop.
+
+    A class follows the rule that names it, and else one with `EventRule`'s defaults and the model's own threshold.
+
+    Attributes:
+        shown: the number of objects of each class that has any, by label; for a task without objects, 1 for each class
+            that is steadily the likeliest. None until that is known.
+    """
+
+    def __init__(self, rules: Iterable[EventRule] = ()) -> None:
+        self.shown: dict[str, int] | None = None
+        self._rules, self._default = rules_by_label(rules), EventRule(labels=("any",), confidence=0.0)
+        self._counts: dict[str, SteadyCount] = {}
+        self._clock = _ResultClock()
+
+    def take(self, result: Result) -> bool:
+        """Take one result into account; return whether `shown` changed."""
+        passed_ns = self._clock.passed_ns(result)
+        if not result.is_finite:
+            return False
+        seen = self._seen(result)
+        for label in seen:
+            if label not in self._counts:
+                self._counts[label] = SteadyCount(self._rules.get(label, self._default))
+        has_changed = False
+        for label, count in (*self._counts.items(),):
+            has_changed |= count.step(seen.get(label, 0), passed_ns)
+            if count.is_idle:
+                del self._counts[label]
+        # What was just seen for the first time is waited for, so that nothing is called empty that is not.
+        if has_changed or (self.shown is None and not self._counts):
+            self.shown = {label: count.value for label, count in self._counts.items() if count.value}
+            return True
+        return False
+
+    def _seen(self, result: Result) -> dict[str, int]:
+        """Count the objects of each class in a result."""
+        if result.xyxy is None:
+            likeliest = result.summary(result.label)
+            return {} if likeliest is None else {likeliest: 1}
+        seen: dict[str, int] = {}
+        for class_id, confidence in zip(result.class_id.tolist(), result.confidence.tolist(), strict=True):
+            label = result.label(class_id)
+            if confidence >= self._rules.get(label, self._default).confidence:
+                seen[label] = seen.get(label, 0) + 1
+        return seen
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
@@ -270,6 +352,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=16, le=4096, description="wider pictures are made smaller", extra={"unit": "pixels"})
     ] = 640
     quality: Annotated[int, Meta(ge=WORST_QUALITY, le=100, description="of JPEG")] = 80
+    draw: Annotated[bool, Meta(description="draw what the model found: boxes with their class, outlines, texts")] = True
 
     def __post_init__(self) -> None:
         check_fields(self, SnapshotSettings)

@@ -51,12 +51,12 @@ class Snapshots:
         self._is_asked = True
 
     def put(self, result: Result) -> None:
-        """Copy the frame of a result if a picture of it is due; it replaces one that waits."""
+        """Copy the frame of a result, with the result drawn on it, if a picture is due; it replaces one that waits."""
         frame = result.frame
         if frame.captured_ns < self._due_ns or not (self._is_asked or self._settings.on == "interval"):
             return
         self._is_asked, self._due_ns = False, frame.captured_ns + self._gap_ns
-        waiting = frame.image.copy(), frame.seq
+        waiting = result.plot() if self._settings.draw else frame.image.copy(), frame.seq
         with self._news:
             self._waiting = waiting
             self._news.notify()

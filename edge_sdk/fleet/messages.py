@@ -245,7 +245,8 @@ def line_words(line: bytes) -> str:
     if isinstance(message, EventNote):
         return f"{camera}event: {event_words(message, datetime.now(timezone.utc))}"
     if isinstance(message, ResultMessage):
-        return f"{camera}{result_words(message)} · {message.age_ms:.0f} ms"
+        file = f"{plain(message.file)}: " if message.file else ""
+        return f"{camera}{file}{result_words(message)} · {message.age_ms:.0f} ms"
     return plain(line.decode())
 
 

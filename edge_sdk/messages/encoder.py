@@ -1,14 +1,13 @@
 """Encoders that write results, events and the summary of a camera's view as the bytes of their messages.
 
 A `ResultEncoder` belongs to one camera's stream and is used in its thread; an `EventEncoder` writes the same device,
-model and clock as the results of its camera; a `SeenEncoder` summarises results and encodes only changes. The encoders
-add the header with device, camera and times; the entry of the task encodes the items of a result.
+model and clock as the results of its camera. The encoders add the header with device, camera and times; the entry of
+the task encodes the items of a result.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -85,6 +84,7 @@ class ResultEncoder:
             "clock": UNSET if is_set else "unsynchronised",
             "model": self._answering,
             "frame": FrameSize(*frame.size_wh),
+            "file": frame.file or UNSET,
             "not_finite": UNSET if result.is_finite else True,
         }
         entry = entry_of(result)
@@ -143,25 +143,11 @@ class EventEncoder:
         )
 
 
-class SeenEncoder:
-    """Encodes a summary of what one camera sees, whenever the summary changes."""
-
-    def __init__(self, camera: str, encoder: ResultEncoder) -> None:
-        self._camera, self._encoder = camera, encoder
-        self._summary: object = None
-        self._is_first = True
-
-    def encode_change(self, result: Result) -> bytes | None:
-        """Encode the summary of a result; return None if it has not changed or the result is not finite."""
-        label = self._encoder.label
-        summary = result.summary(label) if result.xyxy is None else sorted(result.class_id.tolist())
-        if not result.is_finite or (summary == self._summary and not self._is_first):
-            return None
-        self._summary, self._is_first = summary, False
-        header = {"camera": self._camera, **msgspec.structs.asdict(self._encoder.identity)}
-        if isinstance(summary, list):
-            counts = Counter(map(label, summary))
-            message = SeenMessage(**header, total=len(summary), labels=dict(sorted(counts.items())))
-        else:
-            message = SeenMessage(**header, label=UNSET if summary is None else summary)
-        return msgspec.json.encode(message)
+def encode_seen(identity: Identity, camera: str, seen: Mapping[str, int] | str | None) -> bytes:
+    """Encode what one camera sees at present: objects by label, or one class, None where there is none."""
+    header = {"camera": camera, **msgspec.structs.asdict(identity)}
+    if isinstance(seen, Mapping):
+        message = SeenMessage(**header, total=sum(seen.values()), labels=dict(sorted(seen.items())))
+    else:
+        message = SeenMessage(**header, label=UNSET if seen is None else seen)
+    return msgspec.json.encode(message)

@@ -29,7 +29,7 @@ from edge_sdk.core.files import state_folder
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
+from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, encode_seen
 from edge_sdk.messages.schema import (
     Identity,
     Message,
@@ -120,8 +120,8 @@ class Stream(Protocol):
         """Change fields of this camera's `CameraState` in the retained state."""
         return
 
-    def report_seen(self, result: Result) -> None:
-        """Report what the camera sees at present, if that changed."""
+    def report_seen(self, seen: Mapping[str, int] | str | None) -> None:
+        """Report what the camera sees at present: objects by label, or the class that a task without objects finds."""
         return
 
 
@@ -183,7 +183,7 @@ class MqttStream(Stream):
         self._session, self._queues, self._state = session, session.queues, state
         self._topics = state.retained.topics
         self._topic = self._topics.of("result", camera)
-        self._seen, self._has_seen = SeenEncoder(camera, encoder), False
+        self._has_seen = False
         self._events = EventEncoder.beside(encoder, camera)
         sequence.take(self)
         self._entry = state.join(camera, encoder.model)
@@ -220,12 +220,11 @@ class MqttStream(Stream):
         """Change fields of the camera's state; see `Stream.report`."""
         self._state.update(self._entry, **changes)
 
-    def report_seen(self, result: Result) -> None:
+    def report_seen(self, seen: Mapping[str, int] | str | None) -> None:
         """Publish what the camera sees on a retained topic; see `Stream.report_seen`."""
-        payload = self._seen.encode_change(result)
-        if payload is not None:
-            self._has_seen = True
-            self._state.retained.keep("seen", self._topics.of("seen", self.camera), payload)
+        self._has_seen = True
+        payload = encode_seen(self._encoder.identity, self.camera, seen)
+        self._state.retained.keep("seen", self._topics.of("seen", self.camera), payload)
 
     def stats(self) -> StreamStats:
         """Return the counts so far; see `Stream.stats`."""

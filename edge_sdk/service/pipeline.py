@@ -17,7 +17,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.errors import SessionError, StoppedError
+from edge_sdk.core.errors import SessionError, StoppedError, UsageError
 from edge_sdk.core.logs import CAMERA
 from edge_sdk.core.protocols import Event, Sink
 from edge_sdk.core.threads import BackgroundTask, Stop, join_or_leave
@@ -197,7 +197,7 @@ class Pipeline:
         bundle, settings = loading.bundle, self.settings
         observers: list[Sink] = []
         if settings.annotate is not None:
-            observers.append(_annotated_video(settings.annotate, source.fps, stack))
+            observers.append(_annotated(settings.annotate, source, stack))
         encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock, then=loading.then)
         self.threads = bundle.manifest.intra_op_num_threads
         budget = Budget(loading.budget_ms, drops=source.paced)
@@ -292,14 +292,20 @@ def begin_opening(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[
     return BackgroundTask(open_it, "edge-source", undo=lambda source: source.close())
 
 
-def _annotated_video(path: Path, fps: float, stack: contextlib.ExitStack) -> Sink:
-    """Return a sink that draws each result into a new MP4 or picture, which `stack` finishes."""
-    from edge_sdk.events.annotate import AnnotatedVideo, writer_of  # few runs need these
+def _annotated(path: Path, source: OpenedSource, stack: contextlib.ExitStack) -> Sink:
+    """Return a sink that draws each result into a folder, or into a new MP4 or picture, which `stack` finishes."""
+    from edge_sdk.events.annotate import AnnotatedFolder, AnnotatedVideo, is_folder, writer_of  # few runs need these
 
     set_up_opencv()  # OpenCV would log each frame for which the disk has no room
-    writer = writer_of(path, fps)
+    if is_folder(path):
+        if not source.files:
+            raise UsageError(
+                f"--annotate {path}: only the pictures of image files go to a folder; expected FILE.mp4 or FILE.jpg"
+            )
+        return AnnotatedFolder(path)
+    writer = writer_of(path, source.fps)
     stack.callback(writer.close)
-    return AnnotatedVideo(writer, fps)
+    return AnnotatedVideo(writer, source.fps)
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from edge_sdk.core.errors import SessionError
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
+from edge_sdk.events.rules import EventRule, Occupancy
 from edge_sdk.inference.cascade import Cascade, CropCounts
 from edge_sdk.inference.session import Stages
 from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
@@ -153,8 +154,9 @@ class ResultViewer:
     As a part of the runner it would refer back from the loop, a cycle that keeps the model in memory after the run.
     """
 
-    def __init__(self, controls: Controls, stream: Stream) -> None:
+    def __init__(self, controls: Controls, stream: Stream, rules: Iterable[EventRule]) -> None:
         self._controls, self._control, self._stream = controls, controls.of(stream.camera), stream
+        self._occupancy = Occupancy(rules)
 
     def put(self, result: Result) -> None:
         """Take a result; see `Sink`."""
@@ -162,8 +164,9 @@ class ResultViewer:
         if control.wants_shot:
             control.wants_shot = False
             control.shot = Shot(result.frame.image.copy(), result.frame.seq)
-        if self._controls.sees:
-            self._stream.report_seen(result)
+        if self._controls.sees and self._occupancy.take(result):
+            shown = self._occupancy.shown or {}
+            self._stream.report_seen(next(iter(shown), None) if result.xyxy is None else shown)
 
 
 class PipelineRunner:
@@ -208,7 +211,7 @@ class PipelineRunner:
         )
         self._record = RunRecord()
         self._faults = FrameFaults(self._record, stream.warn)
-        viewer = ResultViewer(controls, stream)
+        viewer = ResultViewer(controls, stream, settings.events)
         self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers], then=then)
         self.loop.class_ids = settings.class_ids(bundle)
         self._watchers: list[LoopObserver] = [

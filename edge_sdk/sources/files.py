@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Generator
@@ -199,11 +200,14 @@ _THIS_FILE_ALONE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EFBIG, errno.
 
 
 class ImageFiles(PicturesInTurn):
-    """Image files, sorted by name; unreadable files are skipped and counted, and a CameraError says where all are."""
+    """Image files in turn; unreadable files are skipped and counted, and a CameraError says where all are."""
 
     def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
         set_up_opencv()
         self._path, self._options, self._paths = path, options, image_paths(path)
+        root = path if path.is_dir() else path.parent
+        # Linux takes any bytes as a name, JSON only UTF-8.
+        self.files = [os.fsencode(item.relative_to(root)).decode(errors="replace") for item in self._paths]
         # Read up to the first image here, so that opening a folder without readable images raises an error.
         self._first = list[Image | None]()
         for image in self._round():
@@ -232,19 +236,35 @@ class ImageFiles(PicturesInTurn):
 
 
 def image_paths(path: Path) -> list[Path]:
-    """Return the images of a folder, or the one image; raise CameraError if there is none that may be read."""
+    """Return the images of a folder sorted by name, or the one image.
+
+    Of a folder that has no image of its own, such as one with a folder for each class, they are those of its folders.
+
+    Raises:
+        CameraError: there is no image that may be read.
+    """
     check_path(str(path.absolute()))
     denied = missing_permission(path)
     if denied:
         raise CameraError(f"{path}: {denied}")
     try:
         found = sorted(path.iterdir()) if path.is_dir() else [path]
+        images = list(filter(_is_image, found))
+        if not images:
+            images = [
+                item for folder in found if folder.is_dir() for item in sorted(folder.iterdir()) if _is_image(item)
+            ]
     except OSError as cause:
-        raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
-    images = [item for item in found if item.suffix.lower() in IMAGE_SUFFIXES and item.is_file()]
+        raise CameraError(f"{cause.filename or path}: cannot be read: {cause.strerror}") from cause
     if not images:
-        raise CameraError(f"{path}: no image in it, expected files ending in {' '.join(IMAGE_SUFFIXES)}")
+        raise CameraError(
+            f"{path}: no image in it or in the folders in it, expected files ending in {' '.join(IMAGE_SUFFIXES)}"
+        )
     return images
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
 
 
 def _read(path: Path) -> Image | None:

@@ -61,7 +61,9 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     pixel_format: Annotated[Literal["MJPG", "YUYV"], Meta(description="of a V4L2 camera")] | None = None
     transport: Annotated[Literal["tcp", "udp"], Meta(description="of RTSP")] = "tcp"
     rotate: Annotated[Literal[0, 90, 180, 270], Meta(description="degrees clockwise")] = 0
-    repeat: Annotated[bool, Meta(description="files begin again when they are through")] = False
+    repeat: Annotated[bool, Meta(description="files begin again when they are through", extra={"also": ("loop",)})] = (
+        False
+    )
     open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] = 3.0
     read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] = 2.0
     tls_fingerprint: _Fingerprint | None = None

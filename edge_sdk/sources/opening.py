@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_sdk.core.errors import CameraError, descriptor_shortage, printable
+from edge_sdk.core.errors import CameraError, UsageError, descriptor_shortage, printable
 from edge_sdk.sources.location import (
     AS_IT_COMES,
     IMAGE_SUFFIXES,
@@ -173,9 +173,12 @@ def open_source(
 
     Raises:
         CameraError: the source does not open, or contains no readable picture.
+        UsageError: the location is no text, number or path.
         ConfigError: there is a password, but the URL has no user name.
         MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.
     """
+    if not isinstance(location, str | int | Path):
+        raise UsageError(f"the source is {location!r}, expected {FORMS}")
     location = str(location)  # OpenCV users write the integer 0
     kind = kind_of(location)
     if kind is IMAGES:

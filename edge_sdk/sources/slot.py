@@ -11,7 +11,7 @@ published.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from enum import Enum
 from threading import Event, Lock, Semaphore, Thread
@@ -158,10 +158,12 @@ class OpenedSource:
         paced: whether frames come at their own pace, so that a slow reader misses some; False: on request, in order.
         fps: the promised rate, 25 if the source reports nothing plausible, 1 for images; for a camera whose rate
             clearly differs, the mean of its last fifty frames.
+        files: of image files the name of each in turn, below the folder; empty for all other sources.
         remarks: one line for each option that the camera did not grant.
     """
 
     paced = True
+    files: Sequence[str] = ()
     remarks: tuple[str, ...] = ()
 
     def __init__(self, camera: str, fps: float) -> None:
@@ -277,7 +279,8 @@ class PicturesInTurn(OpenedSource):
         if frame is None:
             return None
         self._room.release()
-        return Frame(frame.image, time.monotonic_ns(), time.time(), frame.seq, frame.camera)
+        file = self.files[frame.seq % len(self.files)] if self.files else ""
+        return Frame(frame.image, time.monotonic_ns(), time.time(), frame.seq, frame.camera, file=file)
 
     def close(self) -> None:
         """Deliver nothing more and release all resources; may be called twice."""

@@ -82,6 +82,7 @@ class ResultMessage(_Listing, frozen=True, gc=False, kw_only=True, tag_field="ta
     """The header of every result; a task's message adds one field, a list of items with a label each.
 
     `shown` is how many items a text line names; `edge-sdk watch` prints a line if the first `news` items change.
+    `file` is the name of the image file, below the folder that is the source; left out for cameras, streams and videos.
     """
 
     shown: ClassVar[int] = 1000
@@ -100,6 +101,7 @@ class ResultMessage(_Listing, frozen=True, gc=False, kw_only=True, tag_field="ta
     clock: Clock = msgspec.UNSET
     model: ModelRef
     frame: FrameSize
+    file: str | msgspec.UnsetType = msgspec.UNSET
     not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -67,8 +67,7 @@ class Camera:
             self._clock.now_ns += wait_ns
             newest = self._next
         self._next = newest + 1
-        captured_ns = newest * self._period_ns - self._delay_ns
-        return Frame(_PICTURE, captured_ns, 0.0, newest, "camera", self._delay_ns)
+        return Frame(_PICTURE, newest * self._period_ns - self._delay_ns, 0.0, newest, "camera", self._delay_ns)
 
     def close(self) -> None:
         pass

@@ -156,8 +156,7 @@ class Head:
 
     def activated(self, source: str) -> str:
         """SiLU, as YOLO has it: a Sigmoid that is no tail."""
-        gate = self.node("Sigmoid", source, decodes=False)[0]
-        return self.node("Mul", source, gate, decodes=False)[0]
+        return self.node("Mul", source, self.node("Sigmoid", source, decodes=False)[0], decodes=False)[0]
 
     def reshape(self, source: str, *shape: int) -> str:
         return self.decode("Reshape", source, self.constant(list(shape)))

@@ -23,8 +23,7 @@ def picture(index: int, *, width: int = 48, height: int = 40) -> np.ndarray:
     """uint8 (H, W, 3), BGR; another colour and noise for every index."""
     random = np.random.default_rng(index)
     base = random.integers(0, 256, 3)
-    noise = random.normal(0, 40, (height, width, 3))
-    return np.clip(base + noise, 0, 255).astype(np.uint8)
+    return np.clip(base + random.normal(0, 40, (height, width, 3)), 0, 255).astype(np.uint8)
 
 
 def write_pictures(folder: Path, count: int, *, first: int = 0) -> Path:

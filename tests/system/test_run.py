@@ -59,7 +59,7 @@ def test_only_the_classes_that_are_named_count(cell_bundle: Path, cell_pictures:
 
 
 def test_a_second_bundle_looks_at_what_the_first_finds(cell_bundle: Path, cell_pictures: Path, tmp_path: Path) -> None:
-    colours, drawn = bundles.write_real_bundle(tmp_path / "colours.edge", bundles.coloured()), tmp_path / "drawn.png"
+    colours, drawn = bundles.write_real_bundle(tmp_path / "colours.edge", bundles.coloured()), tmp_path / "drawn"
     ran = edge_sdk(
         *("run", cell_bundle, "--then", colours, "--source", cell_pictures, "--no-tune", "--annotate", drawn, "--json")
     )
@@ -73,9 +73,12 @@ def test_a_second_bundle_looks_at_what_the_first_finds(cell_bundle: Path, cell_p
             "blue": "blue",
         }
     assert summary["then"] == {"run": 8, "skipped": 0, "failed": 0}
-    assert drawn.exists()
+    names = sorted(path.name for path in drawn.iterdir())
+    assert names == [result["file"] for result in results] == sorted(path.name for path in cell_pictures.iterdir())
+    again = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--no-tune", "--annotate", drawn)
+    assert (again.returncode, "drawn: is not empty; choose a new or an empty folder" in again.stderr) == (2, True)
     words = line_words(ran.stdout.splitlines()[0].encode())
-    assert re.match(r"(red|blue) \d+% \(\1 \d+%\), (red|blue) \d+% \(\2 \d+%\) · ", words), words
+    assert re.match(rf"{names[0]}: (red|blue) \d+% \(\1 \d+%\), (red|blue) \d+% \(\2 \d+%\) · ", words), words
 
 
 def test_results_arrive_and_the_offline_message(cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     """Runs `edge-sdk run --check`: exit code and both outputs."""
 
     def checked(*arguments: object) -> tuple[int, str, str]:
-        code = run(["run", "--check", *map(str, arguments)])
-        return code, *capsys.readouterr()
+        return run(["run", "--check", *map(str, arguments)]), *capsys.readouterr()
 
     return checked
 

@@ -67,8 +67,7 @@ def test_the_command_shows_a_table_and_leaves_the_bundle(tmp_path: Path, cli: Cl
 
 
 def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in ("counter", "estimate"):  # as before `edge-sdk arm-cost setup`
-        monkeypatch.setattr(f"edge_sdk_tools.arm_cost.{where}.find_counter", lambda: None)
+    monkeypatch.setattr("edge_sdk_tools.arm_cost.counter.counters_folder", lambda _: tmp_path)  # nothing is set up
     model = write_project(tmp_path, labels="background\nb\nc\n")
     captured = cli(0, "build", model, "--target", "raspberry_pi_5", "-o", tmp_path / "a.edge")
     assert "line 1 of 3 is 'background', and model.toml does not say so" in captured.err

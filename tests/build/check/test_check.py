@@ -87,8 +87,7 @@ def test_a_path_that_leads_to_no_model(tmp_path: Path) -> None:
 
 
 def test_a_model_in_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"\xff")
-    assert examine(load_model_spec(write_project(folder, pictures=0))).passed
+    assert examine(load_model_spec(write_project(tmp_path / os.fsdecode(b"\xff"), pictures=0))).passed
 
 
 @pytest.mark.sandbox

@@ -189,8 +189,7 @@ def test_one_coincidence_of_numbers_accuses_no_label_file(tmp_path: Path) -> Non
     student = write_project(tmp_path / "student", model=_leaning(0, 9, 0), pictures=0)
     text = CLASSIFIER.replace('"tiny"', '"teacher"')
     teacher = write_project(tmp_path / "teacher", text, _leaning(0, 0, 9), labels="c\nb\na\n", pictures=0)
-    report = distill_check(student, teacher, write_pictures(tmp_path / "data", 30))
-    assert not report.verdict.passed
+    assert not distill_check(student, teacher, write_pictures(tmp_path / "data", 30)).verdict.passed
 
 
 def _leaning(*bias: float) -> onnx.ModelProto:

@@ -524,8 +524,7 @@ def test_masks_are_counted_as_by_pycocotools(tmp_path: Path, decoder: str) -> No
     expected = _mask_precision(truths, masks)
     assert 0.1 < expected[0] < 0.95
     assert (figures["mask mAP50-95"], figures["mask mAP50"]) == pytest.approx(expected, abs=0.005)
-    around_polygons = _box_precision(pictures)
-    assert (figures["mAP50-95"], figures["mAP50"]) == pytest.approx(around_polygons, abs=0.005)
+    assert (figures["mAP50-95"], figures["mAP50"]) == pytest.approx(_box_precision(pictures), abs=0.005)
     annotated = _annotations(truths)
     for place, one in enumerate(annotated):
         one |= {"iscrowd": int(place % 4 == 0), "keypoints": [0, 0, 0]}  # keypoints are nothing to masks
@@ -714,8 +713,7 @@ def test_vectors_are_named_and_verified_as_by_plain_loops(tmp_path: Path) -> Non
         (same if truths[one] == truths[two] else other).append(cosine(shown[one], shown[two]) >= 0.7)
     more = "[thresholds]\nconfidence = 0.7"
     model = _model([[vector] for vector in shown], has_batch=True)
-    found = _figures(tmp_path, "embedding", "vector", model, "abcd", truths, more)
-    assert found == {
+    assert _figures(tmp_path, "embedding", "vector", model, "abcd", truths, more) == {
         "top-1": pytest.approx(np.mean(right), abs=0.005),
         "verification accuracy": pytest.approx((np.mean(same) + 1 - np.mean(other)) / 2, abs=0.005),
     }

@@ -216,8 +216,7 @@ def test_scores_beside_boxes_are_measured_as_scores(axis: int) -> None:
     got[0, 5, 7] -= 0.1
     if axis == 2:
         got, expected = got.transpose(0, 2, 1), expected.transpose(0, 2, 1)
-    limit = allowed(got, expected)
-    assert limit == pytest.approx(1e-4 + 0.9e-3)
+    assert allowed(got, expected) == pytest.approx(1e-4 + 0.9e-3)
     got[got < 1] = 0.9
     got[got > 1] += 0.5
     assert allowed(got, expected) is None

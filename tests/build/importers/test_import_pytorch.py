@@ -32,8 +32,7 @@ pytestmark = needs_torch()
 
 
 def import_function(folder: Path, function: str, **options: object) -> tuple[ImportReport, onnx.ModelProto]:
-    report = import_pytorch(f"{MODELS}:{function}", write_toml(folder), **options)
-    return report, onnx.load(folder / "net.onnx")
+    return import_pytorch(f"{MODELS}:{function}", write_toml(folder), **options), onnx.load(folder / "net.onnx")
 
 
 def compare(folder: Path, module: Any, images: np.ndarray) -> None:
@@ -119,8 +118,7 @@ def test_an_archive(tmp_path: Path, picture: np.ndarray, name: str, exporter: st
         torch.export.save(torch.export.export(net, (example,)), tmp_path / name)
     else:
         torch.jit.save(torch.jit.trace(net, example), tmp_path / name)
-    report = import_pytorch(str(tmp_path / name), write_toml(tmp_path))
-    assert report.exporter.startswith(exporter)
+    assert import_pytorch(str(tmp_path / name), write_toml(tmp_path)).exporter.startswith(exporter)
     compare(tmp_path, torch_models.Net(), picture)
     if name == "net.pt2":
         target = str(write_target(tmp_path, max_opset=15))

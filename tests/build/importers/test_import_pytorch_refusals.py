@@ -172,8 +172,7 @@ def test_the_state_dict_in_a_checkpoint_is_found(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     exec(said[said.index("import torch; ") :], {})  # what it says, pasted into a new Python
     torch_models.Net().load_state_dict(torch.load("state_dict_alone.pth"))
-    shown = said.replace(str(tmp_path / WEIGHTS), "last.pth").removeprefix("last.pth: ")
-    assert is_documented(shown)
+    assert is_documented(said.replace(str(tmp_path / WEIGHTS), "last.pth").removeprefix("last.pth: "))
 
 
 def test_weights_that_are_not_finite(tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ def test_a_model_of_nchw(tmp_path: Path, saved: Path) -> None:
     ],
 )
 def test_what_cannot_be_imported(tmp_path: Path, saved: Path, source: str, layout: str, expected: str) -> None:
-    toml = write_toml(tmp_path, layout)
-    assert expected in refusal(ModelError, import_tensorflow, saved / source, toml)
+    assert expected in refusal(ModelError, import_tensorflow, saved / source, write_toml(tmp_path, layout))
     assert not list(tmp_path.glob("*.onnx"))
 
 

@@ -216,5 +216,9 @@ def test_wrong_target_names_file_and_key(tmp_path: Path) -> None:
 
 
 def test_unknown_target_lists_the_known_ones_and_a_name_is_no_path() -> None:
-    for name in ("pi4", "../targets/arm64"):
-        assert re.search(f"unknown target '{name}'.*raspberry_pi_4", refusal(TargetError, load_target, name))
+    for name, like in (
+        ("pi4", "did you mean raspberry_pi_4"),
+        ("amd64", "did you mean x86_64"),
+        ("../targets/arm64", ""),
+    ):
+        assert re.search(f"unknown target '{name}'.*{like}.*raspberry_pi_4", refusal(TargetError, load_target, name))

@@ -97,8 +97,7 @@ def test_agreement_has_no_noise() -> None:
         for v, a in zip(manifest.variants, (0.998, 1.0, None), strict=True)
     ]
     manifest = msgspec.structs.replace(manifest, variants=tuple(agreeing))
-    by_name = {"int8": Rating(0.998), "fp16": Rating(1.0), "fp32": Rating(1.0)}
-    assert ratings(manifest) == (AGREEMENT, by_name)
+    assert ratings(manifest) == (AGREEMENT, {"int8": Rating(0.998), "fp16": Rating(1.0), "fp32": Rating(1.0)})
     # One that gives the same answers everywhere is as good as float, as ever.
     assert _chosen(manifest, {"int8": 10, "fp16": 20, "fp32": 60})[0] == "fp16"
 

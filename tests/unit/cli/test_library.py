@@ -77,13 +77,15 @@ def test_a_picture_gives_the_same_as_its_frame_of_any_size(model: Model) -> None
     assert (framed.frame.seq, framed.frame.camera, framed.frame.size_wh) == (7, "mine", (80, 48))
     assert np.array_equal(result.confidence, framed.confidence)
     assert result.confidence.sum() == pytest.approx(1)
+    sure = [f"{label} {confidence:.2f}" for label, confidence in zip(result.labels, result.confidence, strict=True)]
+    assert str(result).startswith(f"Classification({len(sure)}: {', '.join(sure[:4])}")
     other: Any = model(np.zeros((5, 900, 3), np.uint8))
     assert not np.array_equal(other.confidence, result.confidence)
 
 
 def test_an_array_that_is_no_picture_is_one_line_that_says_what_is_one(model: Model) -> None:
     for given, found in (
-        (None, "NoneType"),
+        (None, "None, which cv2.imread gives for a file that it cannot read"),
         (_PICTURE[..., 0], "uint8 (48, 80)"),
         (_PICTURE.astype(np.float32), "float32 (48, 80, 3)"),
         (_PICTURE[None], "uint8 (1, 48, 80, 3)"),
@@ -224,7 +226,11 @@ def test_a_loop_over_a_source_that_never_ends_is_stopped_by_another_thread(model
 
 def test_parts_of_the_wrong_kind_are_one_line(model: Model) -> None:
     assert "is for classification, and gives Classification" in refusal(UsageError, model.detect, _PICTURE)
-    assert "confidence is 4, expected 0 to 1" in refusal(UsageError, model, _PICTURE, confidence=4)
+    for confidence in (4, "0.4"):
+        said = refusal(UsageError, model, _PICTURE, confidence=confidence)
+        assert said == f"confidence is {confidence!r}, expected a number from 0 to 1"
+    assert "the second model is 'b.edge', expected a Model" in refusal(UsageError, model.then, "b.edge")
+    assert "the bundle is None, expected the path of" in refusal(UsageError, Model.open, None)
     assert "the source is '0', expected one with latest(); open_source" in refusal(UsageError, model.loop, "0")
     for parts in ({"sink": print}, {"observers": [Seqs(), print]}):
         said = refusal(UsageError, model.loop, Pictures(), **parts)

@@ -382,6 +382,8 @@ def _source(source: str, lines: str = "") -> str:
 
 _BAD = [
     ("[mqqt]\n" + PIPELINE, "unknown key mqqt; did you mean mqtt?"),
+    ("confidence = 0.4\n" + PIPELINE, "unknown key confidence; it belongs below [[pipelines]]"),
+    (_with("loop = true"), f"{_GATE}: unknown key loop; did you mean repeat?"),
     ("", "pipelines is missing, expected tables [[pipelines]]"),
     ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
     (_with("fps = 0.2\nread_timeout_s = 1"), "the camera is lost after 2 s without one; expected 0.5"),
@@ -492,8 +494,7 @@ def test_nothing_that_is_wrong_hides_another_problem(tmp_path: Path) -> None:
         'pipelines[1] ("gate"): password_env: source names no user',
         "events[0] and events[1] are both about 'cat'",
     ]
-    said = zip(_complaints(path), expected, strict=True)
-    assert [line[: len(start)] for line, start in said] == expected
+    assert [line[: len(start)] for line, start in zip(_complaints(path), expected, strict=True)] == expected
 
 
 def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from edge_sdk.core.clock import WallClock
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections
 from edge_sdk.core.protocols import Event
-from edge_sdk.events.rules import EventRule, EventWatch, rules_by_label
+from edge_sdk.events.rules import EventRule, EventWatch, Occupancy, rules_by_label
 from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import EventMessage, Identity
 from tests.support.bundles import write_bundle
@@ -179,6 +179,26 @@ def test_what_is_seen_in_a_row_appeared_and_else_it_went() -> None:
         ({"cooldown_s": 0.95}, "cc..........cc", "a1 d3 a13"),
     ):
         assert _watched(sightings, msgspec.structs.replace(CAT, **rule)) == expected.split()
+
+
+def test_what_a_camera_shows_follows_the_rules_and_not_single_results() -> None:
+    for rules, sightings, expected in (
+        ([], "1", "?"),  # nothing is called empty that may not be
+        ([], "0", "0"),
+        ([], "1 1 0 1 1", "? 1 1 1 1"),
+        ([], "0 1 0 2 3 3 2 3", "0 0 0 0 2 2 2 2"),
+        ([CAT], "3 3 2 3 2 1 2 0 0", "? 3 3 3 3 2 2 2 0"),
+        ([CAT], "1 1 ? ? ? 0 0", "? 1 1 1 1 1 0"),
+        ([msgspec.structs.replace(CAT, confidence=0.95)], "1 1 1", "0 0 0"),
+    ):
+        occupancy, shown = Occupancy(rules), list[str]()
+        for seq, sign in enumerate(sightings.split()):
+            result = _result(seq, {} if sign == "?" else dict.fromkeys(range(int(sign)), 0.9), is_finite=sign != "?")
+            cats = msgspec.structs.replace(result, class_id=np.zeros_like(result.class_id), names=LABELS)
+            before = occupancy.shown
+            assert occupancy.take(cats) == (occupancy.shown != before)
+            shown.append("?" if occupancy.shown is None else str(occupancy.shown.get("cat", 0)))
+        assert " ".join(shown) == expected
 
 
 def test_time_without_results_is_no_time_in_which_something_was_gone() -> None:

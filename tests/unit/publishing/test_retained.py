@@ -7,7 +7,6 @@ from typing import Any
 
 import jinja2
 import msgspec
-import pytest
 
 from edge_sdk.messages.commands import PERMISSIONS, SetThreshold
 from edge_sdk.messages.schema import Incoming, Message, Topics
@@ -17,7 +16,7 @@ from edge_sdk.publishing.session import PublishWarnings
 from edge_sdk.publishing.settings import NOT_AUTHORIZED, PublishOutcome
 from edge_sdk.publishing.subscriber import ReceiveQueue
 from tests.support.connections import FakeLink, door_over, put, until
-from tests.support.results import IDENTITY, MODEL, make_detections, make_frame
+from tests.support.results import IDENTITY, MODEL
 
 _TAKEN, _REFUSED = PublishOutcome(1), PublishOutcome(1, "Not authorized", NOT_AUTHORIZED)
 _OURS, _THEIRS = "edge/v1/default/pi/", "homeassistant/device/pi/config"
@@ -117,20 +116,13 @@ def test_of_what_is_said_once_the_newest_wait_and_of_telemetry_one() -> None:
     assert [payload for _, payload in _taken(device.retained)] == [b"%d" % number for number in range(8, 40)]
 
 
-@pytest.mark.parametrize("is_finite", [True, False])
-def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
+def test_what_is_seen_stands_on_its_topic_until_the_stream_ends() -> None:
     link = FakeLink()
     publisher, stream = door_over(link)
-    for number, count in enumerate((2, 2, 2, 0)):
-        result = make_detections(count, make_frame(number))
-        stream.report_seen(msgspec.structs.replace(result, is_finite=is_finite))
-    if not is_finite:  # nothing is known of what there is: no count falls to 0 for that
-        assert link.documents("seen") == []
-    else:
-        until(lambda: [d["total"] for d in link.documents("seen")][-1:] == [0])
-        assert len(link.documents("seen")) <= 2
+    stream.report_seen({"dog": 1, "cat": 2})
+    until(lambda: [(d["total"], d["labels"]) for d in link.documents("seen")] == [(3, {"cat": 2, "dog": 1})])
     stream.close()
-    until(lambda: not is_finite or link.published[-1][1].payload == b"")
+    until(lambda: link.published[-1][1].payload == b"")
     publisher.close(5)
 
 
@@ -262,8 +254,7 @@ def test_an_entity_that_goes_is_taken_away_until_it_comes_back() -> None:
         after = _components(discovery, GATE)
         assert set(after) == set(before)
         assert after["label-door"] == {"platform": "sensor"}
-    other = _discovery(allowed=(), before=discovery)
-    assert _components(other, GATE)["switch-gate"] == {"platform": "switch"}
+    assert _components(_discovery(allowed=(), before=discovery), GATE)["switch-gate"] == {"platform": "switch"}
     assert "unique_id" in _components(discovery, GATE, DOOR)["label-door"]
 
 

@@ -60,8 +60,7 @@ def test_who_may_pause_may_resume_and_the_answer_goes_back_with_what_was_sent_al
 
 def test_an_id_comes_back_where_it_is_one_also_with_a_refusal() -> None:
     for sent, back in (({"id": "a"}, "a"), ({"id": "x" * 65}, UNSET), ({"id": 7}, UNSET), ({}, UNSET)):
-        payload = msgspec.json.encode({"command": "exec", **sent})
-        assert Admission().refusal(payload)[2].id == back
+        assert Admission().refusal(msgspec.json.encode({"command": "exec", **sent}))[2].id == back
 
 
 def test_answers_go_to_res_and_below_alone() -> None:

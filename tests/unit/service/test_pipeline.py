@@ -292,8 +292,7 @@ def test_people_hear_of_the_broker_what_they_can_do_something_about(site: Site) 
 def test_without_standard_output_a_stream_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     outlet = _lines("pattern")
     monkeypatch.setattr(sys, "stdout", None)
-    said = refusal(UsageError, outlet.stream, "0", make_encoder(outlet.identity))
-    assert "standard output is closed" in said
+    assert "standard output is closed" in refusal(UsageError, outlet.stream, "0", make_encoder(outlet.identity))
 
 
 def test_lines_wait_for_a_reader_where_no_stream_has_a_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

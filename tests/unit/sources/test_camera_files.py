@@ -243,17 +243,24 @@ def test_images_come_in_turn_sorted_by_name(tmp_path: Path) -> None:
     names = ["a.jpg", "b.JPEG", "c.png", "d.bmp", "e.webp", "f.ppm"]
     write_images(tmp_path / "images", names)
     (tmp_path / "images" / "a.txt").write_text("no image")
-    (tmp_path / "images" / "b.jpg").mkdir()
+    write_images(tmp_path / "images" / "b.jpg", ["annotated.jpg"])
     before_ns = time.monotonic_ns()
     source = open_source(str(tmp_path / "images"), camera="folder")
     frames = _drained(source)
-    assert [f.seq for f in frames] == list(range(6))
+    assert [(f.seq, f.file) for f in frames] == list(enumerate(names))
     assert all(before_ns <= f.captured_ns <= time.monotonic_ns() for f in frames)
     assert source.stats == SourceStats(delivered=6)
     assert source.status is SourceStatus.ENDED
     source.close()
     source.close()
     assert source.latest(0) is None
+
+
+def test_a_folder_for_each_class(tmp_path: Path) -> None:
+    for folder in ("cat", "dog"):
+        write_images(tmp_path / folder, ["1.png", "2.png"])
+    with closing(open_source(str(tmp_path))) as source:
+        assert [frame.file for frame in _frames(source)] == ["cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"]
 
 
 def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -263,8 +270,7 @@ def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytes
         (folder / name).write_bytes(data)
     os.truncate(folder / "2.jpg", 1 << 40)
     source = open_source(str(folder))
-    frames = _drained(source)
-    assert [f.seq for f in frames] == [1, 3, 4]
+    assert [f.seq for f in _drained(source)] == [1, 3, 4]
     assert source.stats == SourceStats(delivered=3, unreadable=3)
     assert capfd.readouterr().err == ""
 
@@ -284,7 +290,7 @@ def test_images_that_cannot_be_read_now_are_not_broken(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"a.txt": b"x"}, "no image in it, expected files ending in .jpg"),
+        ({"a.txt": b"x"}, "no image in it or in the folders in it, expected files ending in .jpg"),
         ({"a.jpg": b"", "b.png": b"x"}, "none of 2 images can be read"),
     ],
 )

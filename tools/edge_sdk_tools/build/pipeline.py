@@ -20,7 +20,6 @@ import onnx
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import Target, load_target
-from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.arm_cost.estimate import board_counter, check_latency
 from edge_sdk_tools.build.result import BuildResult, add_variants, manifest_of, result_of
 from edge_sdk_tools.build.variants import Request, calibrate, make_others, plan_sizes
@@ -70,8 +69,6 @@ def build(
     finished; by default this process does everything, and remembers nothing. `variants` are further models. What
     is doubtful about the float model is told to `on_warning` before anything is quantized, and is in the result too.
     """
-    if model_toml.suffix != ".toml":
-        raise UsageError(f"{model_toml}: expected a model.toml; `edge-sdk init MODEL.onnx` writes one")
     spec = load_model_spec(model_toml)
     target = load_target(target_name)
     runtimes = runtime_range(target, prove_runtimes)
