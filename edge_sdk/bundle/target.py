@@ -133,7 +133,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     Comments in each of those files explain its keys. `name` equals the name of the file. `cpu` is in qemu's spelling,
     and empty when the target is a family of cores. `clock_mhz` is 0 when it is not known. `max_onnxruntime` is empty
-    where there is no upper limit.
+    where there is no upper limit. Without `latency_budget_ms` a result may be a second old, because nobody asked for
+    less, and the loop takes the newest frame whatever the budget is (ADR 20).
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9_]+$", description="lower-case letters, digits and underscore")]
@@ -153,8 +154,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     python: _Version
     wheel_platform: str
     memory_mb: Annotated[int, Meta(ge=64)]
-    latency_budget_ms: Annotated[float, Meta(gt=0)]
     clock_mhz: Annotated[int, Meta(ge=0, le=10000)] = 0
+    latency_budget_ms: Annotated[float, Meta(gt=0)] = 1000.0
     provider_options: ProviderOptions = ProviderOptions()
 
     def __post_init__(self) -> None:

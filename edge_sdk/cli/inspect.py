@@ -5,6 +5,7 @@ A bundle that does not run here can be inspected, too.
 
 from __future__ import annotations
 
+import platform
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -238,6 +239,9 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
     sizes = {file.name: file.size for file in found.files}
     for one in found.variants:
         click.echo(f"  {one.name:<16}{_variant(one, sizes[one.file])}")
+    if all(one.estimate is None for one in found.variants) and found.machine != platform.machine():
+        there = f"these times are not the device's ({found.target}): `edge-sdk bench` tells there"
+        click.echo(printable(f"{there}, or for a Raspberry Pi 4 or 5 a build after `edge-sdk arm-cost setup`"))
     click.echo("\nfiles")
     for file in found.files:
         click.echo(f"  {file.size:>12,}  {file.sha256[:12]}…  {file.name}")
@@ -260,9 +264,9 @@ def _variant(one: Variant, size: int) -> str:
         parts.append(f"agreement with FP32 {one.agreement.value:.3f}")
     if one.integer_mac_share is not None:
         parts.append(f"{one.integer_mac_share:.0%} of the quantized MACs in integer kernels")
-    parts.append(f"{one.host_latency_ms:.3g} ms where it was built")
+    parts.append(f"{one.host_latency_ms:.3g} ms on the workstation that built it")
     if one.estimate is not None:
-        parts.append(f"about {one.estimate.latency_ms:.3g} ms on a {one.estimate.core}")
+        parts.append(f"estimated {one.estimate.low_ms:.0f} to {one.estimate.high_ms:.0f} ms on a {one.estimate.core}")
     return ", ".join(parts)
 
 

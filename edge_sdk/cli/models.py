@@ -44,7 +44,8 @@ def models(context: click.Context, as_json: bool) -> None:
     width = max(len(model.name) for model in known)
     for model in known:
         click.echo(f"{model.name:<{width}}  {model.does}; {model.size_mb:g} MB, {model.licence}")
-        click.echo(f"{'':<{width}}  quality: {model.quality}; cost in float: {model.cost}")
+        click.echo(f"{'':<{width}}  quality: {model.quality}")
+        click.echo(f"{'':<{width}}  estimated in INT8 on one thread: {model.cost}")
     click.echo("next: edge-sdk models fetch NAME")
 
 

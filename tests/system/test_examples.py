@@ -19,6 +19,7 @@ import jinja2
 import pytest
 
 import edge_sdk
+from edge_sdk.config.load import read_config
 from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.demo.bundle import Media, demo_bundle, fetch_media
@@ -101,9 +102,9 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
     built = demo_bundle(media, cache_folder(), lambda *_: None)
     bundle = Path(shutil.copytree(built.path, tmp_path / "person.edge"))
     _sign(bundle, tmp_path)
-    values = {"source": f'"{media.street_video}"', "bundle": f'"{bundle}"', "url": f'"{broker.url}"'}
+    values = {"source": f'"{media.street_video}"', "url": f'"{broker.url}"'}
     # How many frames it leaves out is the machine's matter.
-    config = _edited(_PERSON, tmp_path, {**values, "latency_ms": "500\nevery_frame = true"})
+    config = _edited(_PERSON, tmp_path, {**values, "bundle": f'"{bundle}"\nevery_frame = true'})
     counted, lengths = tmp_path / "counted.txt", tmp_path / "lengths.txt"
     counter = (sys.executable, str(_PERSON / "count.py"), broker.host, str(broker.port))
     with (
@@ -155,8 +156,11 @@ def test_the_classifier_tells_what_is(broker: Broker, cell_bundle: Path, cell_pi
 
 
 @pytest.mark.parametrize("page", sorted(_EXAMPLES.rglob("README.md")), ids=lambda page: page.parent.name)
-def test_files_and_flags_that_a_page_names_are_there(page: Path, cli: Cli) -> None:
+def test_files_flags_and_keys_that_a_page_names_are_there(page: Path, cli: Cli, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
+    for config in re.findall(r"```toml\n(.*?)```", text, re.S):
+        (tmp_path / "config.toml").write_text(config, encoding="utf-8")
+        assert read_config(tmp_path / "config.toml").pipelines
     for name in re.findall(r"examples/raspberry_pi/[\w/]+\.toml", text):
         assert (_EXAMPLES.parents[1] / name).is_file(), name
     blocks = "".join(re.findall(r"```console\n(.*?)```", text, re.S))

@@ -26,7 +26,7 @@ class ZooModel(Wheel, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One model of the table, with the wheel that holds it.
 
     Attributes:
-        does, quality, cost: in words: what it is for, how good it is on labelled images, and its cost on a board.
+        does, quality, cost: in words: what it is for, how good it is on labelled images, and its cost in INT8.
         size_mb: size of the float model in megabytes (1e6 bytes).
         labels: the lines of labels.txt; empty if `config` is.
         config: the text of model.toml; empty if the ONNX file itself says all that is needed, and for a Darknet model,

@@ -276,8 +276,9 @@ def test_labels_are_matched_by_text() -> None:
     ):
         assert align_labels(["a", "b", "c"], others, renamed).tolist() == expected
     # Labels that occur twice keep their order; underscores and spaces are the same.
-    assert align_labels(["crane", "crane", "dog"], ["dog", "Crane", "crane, a bird"]).tolist() == [1, 2, 0]
-    assert align_labels(["traffic_light"], ["Traffic  light"]).tolist() == [0]
+    others = ["dog", "Crane", "crane, a bird", "Traffic  light"]
+    assert align_labels(["crane", "crane", "dog", "traffic_light"], others).tolist() == [1, 2, 0, 3]
+    assert align_labels(["_", "", "a"], ["_", "", "a"]).tolist() == [0, 1, 2]  # no words to match by
     long, short = ["n01440764 tench, Tinca tinca", "n01443537 goldfish"], ["n01443537", "n01440764"]
     assert align_labels(["goldfish", "tench"], long).tolist() == align_labels(long, short).tolist() == [1, 0]
     for others, renamed, refused in (

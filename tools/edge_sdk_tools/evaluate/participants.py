@@ -37,6 +37,8 @@ def align_labels(
     ("crane" twice), its first place matches the first in `others`, and so on. `renamed` maps some of `labels` to the
     names that they have in `others`.
     """
+    if not renamed and list(labels) == list(others):  # also "_" and a blank, which have no words to match by
+        return np.arange(len(labels), dtype=np.int64)
     renamed = {_key(mine): theirs for mine, theirs in (renamed or {}).items()}
     _check_renamed(renamed, labels, others)
     wanted = [renamed.get(_key(label), label) for label in labels]

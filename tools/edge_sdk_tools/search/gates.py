@@ -59,8 +59,7 @@ class BoardTimes(msgspec.Struct, frozen=True):
             return ""
         return (
             f"nothing was counted on {self.core}: by the cost of its kernels, INT8 takes "
-            f"{self.int8_ms / self.fp32_ms:.2f} times as long as FP32 there; `edge-sdk bench` on the board tells, and "
-            "a build counts for most cores once `edge-sdk arm-cost setup` was run"
+            f"{self.int8_ms / self.fp32_ms:.2f} times as long as FP32 there; `edge-sdk bench` on the board tells"
         )
 
 
