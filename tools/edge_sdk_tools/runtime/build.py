@@ -10,6 +10,7 @@ step say goes into a file beside the stamps, whose last lines an error shows.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -58,6 +59,7 @@ _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
 _PLAIN_PATH = re.compile(r"[\w/.,+~@-]+")  # paths that CMake, Ninja and a compiler's flags take as they are
+_MISSING = ("No such file", "missing and no known rule", "Cannot find source file")
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
 _DEPENDENCY = "FETCHCONTENT_SOURCE_DIR_"
 _T = TypeVar("_T")
@@ -238,7 +240,13 @@ def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Itera
         output.mkdir(parents=True, exist_ok=True)
         check_room(work, shutil.disk_usage(work).free)
         with locked(cache, on_progress):
-            yield Steps(cache, machine, on_progress)
+            steps = Steps(cache, machine, on_progress)
+            try:
+                yield steps
+            except OSError as cause:
+                if cause.errno == errno.ENOENT:
+                    steps.forget_source(str(cause.filename))
+                raise
     except OSError as cause:
         if isinstance(cause, shutil.Error):  # of a copied tree: a list of what could not be copied, and why
             source, _, why = cause.args[0][0]
@@ -335,7 +343,19 @@ class Steps:
             if any("No space left on device" in line for line in last):
                 raise OutputError(f"{folder}: the disk is full; a runtime's build needs 3 GB")
             words = [f"  {one_line(line.rstrip())}" for line in last if line.strip()]
+            if any(word in line for word in _MISSING for line in last):
+                self.forget_source("".join(last))
             raise EdgeError(f"{name}: {Path(command[0]).name} ended with {process.returncode}; see {log}:", *words)
+
+    def forget_source(self, where: str) -> None:
+        """Raise EdgeError if `where` names a place in a source, which the next build unpacks again."""
+        if f"{self.work}/source" in where:
+            for stamp in (*self.work.glob("patch.stamp"), *self.work.glob("*-configure.stamp")):
+                stamp.unlink()
+            [place] = re.findall(rf"{re.escape(str(self.work))}/source[\w./+-]*", where)[-1:]
+            raise EdgeError(
+                f"{place}: this or what it names is missing; build again, and the sources are unpacked again"
+            )
 
     def configure(self, name: str, source: Path, objects: Path, settings: Mapping[str, object], *options: str) -> None:
         """Have CMake make files for Ninja and the compiler of the machine, with these definitions."""
@@ -383,7 +403,7 @@ class _Build:
         do("compile", (settings, needs.config), lambda: self._compile(tree), self._objects / package.LIBRARY)
         runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
         digests = tuple(bundle.digest for bundle in needs.bundles)
-        inputs = (settings, needs.config, digests, self._device.name)
+        inputs = (settings, needs.config, digests, self._device.name, package.local_version(package.SUFFIX, {}))
         do("package", inputs, lambda: self._package(tree, runtime_file), runtime_file)
         runtime = read_record(runtime_file, package.Runtime)
         do("prove", (runtime.sha256, digests), lambda: self._prove(runtime, proof_file), proof_file)
@@ -470,7 +490,7 @@ class _Build:
             flags=FLAGS,
             operators=tuple(needs.config.splitlines()),
             patches=tuple(f"{patch.file}: {patch.name}" for patch in PATCHES[tree.version]),
-            bundles={bundle.manifest.name: bundle.digest for bundle in needs.bundles},
+            bundles={bundle.digest: bundle.manifest.name for bundle in needs.bundles},
             sizes=sizes,
             components=tree.components,
         )
