@@ -10,7 +10,6 @@ step say goes into a file beside the stamps, whose last lines an error shows.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import platform
@@ -240,13 +239,7 @@ def open_workspace(output: Path, machine: str, on_progress: OnProgress) -> Itera
         output.mkdir(parents=True, exist_ok=True)
         check_room(work, shutil.disk_usage(work).free)
         with locked(cache, on_progress):
-            steps = Steps(cache, machine, on_progress)
-            try:
-                yield steps
-            except OSError as cause:
-                if cause.errno == errno.ENOENT:
-                    steps.forget_source(str(cause.filename))
-                raise
+            yield Steps(cache, machine, on_progress)
     except OSError as cause:
         if isinstance(cause, shutil.Error):  # of a copied tree: a list of what could not be copied, and why
             source, _, why = cause.args[0][0]
@@ -394,6 +387,9 @@ class _Build:
         given = sources.state_of(self._source) if self._source else "debian"
         tree_file = self._steps.work / "source" / "tree.json"
         shared = (given, recipe_digest(), self._steps.compiler, self._definitions)
+        # CMake lists the files itself: without one that is missing it would link a library that lacks symbols.
+        if tree_file.is_file() and not read_record(tree_file, sources.Tree).is_whole():
+            tree_file.unlink()
         do("patch", shared, lambda: self._patch(tree_file), tree_file)
         tree = read_record(tree_file, sources.Tree)
         _check_format(tree, needs.ort_format)
@@ -425,6 +421,7 @@ class _Build:
             stale.mkdir()
         given, downloads = self._source, self._downloads
         tree = sources.copy_checkout(given, folder) if given else sources.unpack_debian(downloads, folder)
+        tree = msgspec.structs.replace(tree, state=sources.state_of(tree.root))
         tree_file.write_bytes(msgspec.json.encode(tree, enc_hook=str))
 
     def _compiler_flags(self, tree: sources.Tree) -> str:

@@ -24,7 +24,7 @@ import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target
-from edge_sdk.core.errors import EdgeError, IncompatibleError, UsageError
+from edge_sdk.core.errors import EdgeError, IncompatibleError, UsageError, first_line
 from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.runtime.recipe import MACHINES
 from edge_sdk_tools.runtime.sources import Component, Tree
@@ -37,6 +37,7 @@ _CAPI = ("collect_build_info", "inference_collection", "validation")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
 _UNUSED = re.compile(r"^@\w+@$", re.MULTILINE)  # places for an import of PyTorch and for flags of dlopen
 _SECTION = re.compile(r"^(\.\S+)\s+(\d+)\s+\d+$", re.MULTILINE)
+_LARGEST = 1_000_000_000  # bytes that a wheel unpacks to, all of which are in memory at once
 _SMALLEST_SECTION = 1000  # bytes; smaller ones are not listed
 _UNOPENED = re.compile(
     r"/tests/|\.pyi$|\.(?:h|hpp|a|lib|pxd)$"
@@ -133,11 +134,16 @@ def platform_of(wheel: Path, tools: Path) -> str:
 
 def needed_files(wheel: Path) -> dict[str, bytes]:
     """Return the files of a wheel by path, without those that no device opens: tests, stubs, headers."""
+    if unpacked_size(wheel) > _LARGEST:
+        raise UsageError(f"{wheel.name}: unpacks to {unpacked_size(wheel):,} bytes, expected {_LARGEST:,} at most")
     with zipfile.ZipFile(wheel) as archive:
         every = [entry for entry in archive.infolist() if not entry.is_dir()]
         if outside := [name for name in (e.filename for e in every) if name.startswith("/") or ".." in name.split("/")]:
             raise UsageError(f"{wheel.name}: no wheel, {outside[0]} lies outside of it; pip fetched it")
-        return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
+        try:
+            return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
+        except Exception as cause:  # zipfile's and its decompressors' share no root of their own
+            raise UsageError(f"{wheel.name}: cannot be read as a wheel: {first_line(cause)}") from cause
 
 
 def output_of(command: list[str], **environment: str) -> str:
