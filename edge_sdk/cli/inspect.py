@@ -31,7 +31,7 @@ from edge_sdk.inference.runtime import (
     shortfalls_here,
 )
 from edge_sdk.inference.session import Session
-from edge_sdk.inference.trial import prove_here
+from edge_sdk.inference.trial import check_here, prove_here
 from edge_sdk.tuning.candidates import figures
 from edge_sdk.tuning.tuning import Record, Records, TunedMachine
 
@@ -140,7 +140,7 @@ def write_graph(bundle: Bundle, path: Path) -> None:
 
 def _refusal(bundle: Bundle) -> str | None:
     try:
-        check_device(bundle)
+        check_here(bundle)
     except EdgeError as cause:
         return str(cause).removeprefix(f"{bundle.path}: ")
     return None

@@ -149,7 +149,7 @@ def _show(built: BuiltRuntime) -> None:
     _show_times(built.took, built.remembered)
     click.echo(folded(f"needs {', '.join(proof.needed)} on the device"))
     wheel = built.output / runtime.wheel
-    click.echo(f"proved: {wheel}; install that file: pip install --force-reinstall --no-deps PATH")
+    click.echo(f"proved: {wheel}; install that file: pip install --no-deps PATH")
 
 
 @click.command("wheelhouse")
@@ -200,6 +200,5 @@ def wheelhouse(
     rows = [(name, f"{unpacked / 1e6:.1f}", f"{left_out / 1e6:.1f}") for name, unpacked, left_out in sizes]
     print_table(f"wheels for {target}", ("wheel", "unpacked, MB", "left out, MB"), rows)
     click.echo("on the device, in the folder that holds this one:")
-    # Without --force-reinstall, pip takes another wheel of an installed version for what is there.
-    folder, options = shlex.quote(f"./{output.name}"), "--force-reinstall --no-index --require-hashes"
-    click.echo(f"pip install {options} --find-links {folder} -r {folder}/{REQUIREMENTS}")
+    folder = shlex.quote(f"./{output.name}")
+    click.echo(f"pip install --no-index --require-hashes --find-links {folder} -r {folder}/{REQUIREMENTS}")

@@ -45,7 +45,7 @@ from edge_sdk.core.errors import (
 from edge_sdk.core.files import forget_oldest, read_record, read_regular, state_folder, write_record
 from edge_sdk.core.machine import Cpu, free_bytes
 from edge_sdk.core.threads import temporary_folder
-from edge_sdk.inference.runtime import SessionSettings, onnxruntime_version
+from edge_sdk.inference.runtime import SessionSettings, check_device, onnxruntime_version, reduced_runtime
 from edge_sdk.inference.session import Stages
 
 if TYPE_CHECKING:
@@ -207,6 +207,13 @@ def prove_here(
     except OutputError as cause:
         _warn_once(f"the trial of the bundle cannot be recorded, so every start repeats it: {cause}")
     return True
+
+
+def check_here(bundle: Bundle) -> None:
+    """Raise EdgeError where a bundle does not run here; what a reduced runtime says of itself is tried as well."""
+    check_device(bundle)
+    if reduced_runtime() is not None:
+        prove_here(bundle)
 
 
 def _run(job: TrialJob, where: str, memory_mb: int, is_stopped: Callable[[], bool], *, beside: bool) -> bool:

@@ -30,8 +30,8 @@ from edge_sdk.core.errors import (
 )
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.cascade import going_on
-from edge_sdk.inference.runtime import check_device, shortfalls_here
-from edge_sdk.inference.trial import refuse_older
+from edge_sdk.inference.runtime import shortfalls_here
+from edge_sdk.inference.trial import check_here, refuse_older
 from edge_sdk.messages.schema import check_name
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.settings import MqttSettings
@@ -202,7 +202,7 @@ def _opened(
         bundle = Bundle.open(path, known)
         warned += filter(None, [refuse_older(bundle, allow_older=allow_older)])
         bundle.labels()
-        check_device(bundle)
+        check_here(bundle)
         warned += (f"{path}: {line}" for line in shortfalls_here(bundle.manifest.providers))
     except EdgeError as cause:
         return cause

@@ -138,12 +138,13 @@ _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.
 
 
 def download_wheels(requirements: Sequence[str], python: str, folder: Path, machine: str = "aarch64") -> list[Path]:
-    """Fetch wheels (`name==version`) for a machine into `folder`, by Python, without what they depend on."""
+    """Fetch wheels (`name==version`) for a machine into `folder`, by Python, unless they are there."""
     folder /= python
     folder.mkdir(parents=True, exist_ok=True)
-    fetch_wheels([*requirements, "--no-deps"], python, platforms(machine), folder)
-    names = [requirement.replace("==", "-") for requirement in requirements]
-    return [next(folder.glob(f"{name}-*_{machine}.whl")) for name in names]
+    wanted = [f"{requirement.replace('==', '-')}-*_{machine}.whl" for requirement in requirements]
+    if not all(any(map(zipfile.is_zipfile, folder.glob(pattern))) for pattern in wanted):
+        fetch_wheels([*requirements, "--no-deps"], python, platforms(machine), folder)
+    return [next(folder.glob(pattern)) for pattern in wanted]
 
 
 def platforms(machine: str, newest_glibc: int = _NEWEST_GLIBC) -> list[str]:

@@ -58,6 +58,7 @@ _NEEDED_BYTES = 3_000_000_000  # sources, objects and downloads of one build
 _LAST_LINES = 12
 _FORMAT = re.compile(r"kOrtModelVersion = (\d+);")
 _PLAIN_PATH = re.compile(r"[\w/.,+~@-]+")  # paths that CMake, Ninja and a compiler's flags take as they are
+_MISSING = ("No such file", "missing and no known rule", "Cannot find source file")
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\]")
 _DEPENDENCY = "FETCHCONTENT_SOURCE_DIR_"
 _T = TypeVar("_T")
@@ -335,7 +336,19 @@ class Steps:
             if any("No space left on device" in line for line in last):
                 raise OutputError(f"{folder}: the disk is full; a runtime's build needs 3 GB")
             words = [f"  {one_line(line.rstrip())}" for line in last if line.strip()]
+            if any(word in line for word in _MISSING for line in last):
+                self.forget_source("".join(last))
             raise EdgeError(f"{name}: {Path(command[0]).name} ended with {process.returncode}; see {log}:", *words)
+
+    def forget_source(self, where: str) -> None:
+        """Raise EdgeError if `where` names a place in a source, which the next build unpacks again."""
+        if f"{self.work}/source" in where:
+            for stamp in (*self.work.glob("patch.stamp"), *self.work.glob("*-configure.stamp")):
+                stamp.unlink()
+            [place] = re.findall(rf"{re.escape(str(self.work))}/source[\w./+-]*", where)[-1:]
+            raise EdgeError(
+                f"{place}: this or what it names is missing; build again, and the sources are unpacked again"
+            )
 
     def configure(self, name: str, source: Path, objects: Path, settings: Mapping[str, object], *options: str) -> None:
         """Have CMake make files for Ninja and the compiler of the machine, with these definitions."""
@@ -374,6 +387,9 @@ class _Build:
         given = sources.state_of(self._source) if self._source else "debian"
         tree_file = self._steps.work / "source" / "tree.json"
         shared = (given, recipe_digest(), self._steps.compiler, self._definitions)
+        # CMake lists the files itself: without one that is missing it would link a library that lacks symbols.
+        if tree_file.is_file() and not read_record(tree_file, sources.Tree).is_whole():
+            tree_file.unlink()
         do("patch", shared, lambda: self._patch(tree_file), tree_file)
         tree = read_record(tree_file, sources.Tree)
         _check_format(tree, needs.ort_format)
@@ -383,7 +399,7 @@ class _Build:
         do("compile", (settings, needs.config), lambda: self._compile(tree), self._objects / package.LIBRARY)
         runtime_file, proof_file = self._made / "runtime.json", self._made / "proof.json"
         digests = tuple(bundle.digest for bundle in needs.bundles)
-        inputs = (settings, needs.config, digests, self._device.name)
+        inputs = (settings, needs.config, digests, self._device.name, package.local_version(package.SUFFIX, {}))
         do("package", inputs, lambda: self._package(tree, runtime_file), runtime_file)
         runtime = read_record(runtime_file, package.Runtime)
         do("prove", (runtime.sha256, digests), lambda: self._prove(runtime, proof_file), proof_file)
@@ -405,6 +421,7 @@ class _Build:
             stale.mkdir()
         given, downloads = self._source, self._downloads
         tree = sources.copy_checkout(given, folder) if given else sources.unpack_debian(downloads, folder)
+        tree = msgspec.structs.replace(tree, state=sources.state_of(tree.root))
         tree_file.write_bytes(msgspec.json.encode(tree, enc_hook=str))
 
     def _compiler_flags(self, tree: sources.Tree) -> str:
@@ -470,7 +487,7 @@ class _Build:
             flags=FLAGS,
             operators=tuple(needs.config.splitlines()),
             patches=tuple(f"{patch.file}: {patch.name}" for patch in PATCHES[tree.version]),
-            bundles={bundle.manifest.name: bundle.digest for bundle in needs.bundles},
+            bundles={bundle.digest: bundle.manifest.name for bundle in needs.bundles},
             sizes=sizes,
             components=tree.components,
         )

@@ -1,8 +1,9 @@
 """Put the compiled library and ONNX Runtime's Python files together as a wheel, and describe it.
 
-The wheel is named `onnxruntime`, so that it takes the place of the stock one, with a `.post1` version, so that it can
-be told from that. It holds a record of its operators (`edge_sdk.bundle.manifest.ReducedRuntime`), by which a device
-refuses a bundle that it cannot run. The same files give the same bytes.
+The wheel is named `onnxruntime`, so that it takes the place of the stock one. Its version is the source's with
+`.post1`, unlike the stock one's, and a digest of its files, by which pip tells two of them apart. It holds a record of
+its operators (`edge_sdk.bundle.manifest.ReducedRuntime`), by which a device refuses a bundle that it cannot run. The
+same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target
-from edge_sdk.core.errors import EdgeError, IncompatibleError, UsageError
+from edge_sdk.core.errors import EdgeError, IncompatibleError, UsageError, first_line
 from edge_sdk_tools.packages import last_words, run_program
 from edge_sdk_tools.runtime.recipe import MACHINES
 from edge_sdk_tools.runtime.sources import Component, Tree
 
+SUFFIX = ".post1"
+"""What the wheel's version has behind the source's, before its digest."""
 LIBRARY = "onnxruntime_pybind11_state.so"
 """The library's name in the folder where it was compiled."""
 _CAPI = ("collect_build_info", "inference_collection", "validation")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
 _UNUSED = re.compile(r"^@\w+@$", re.MULTILINE)  # places for an import of PyTorch and for flags of dlopen
 _SECTION = re.compile(r"^(\.\S+)\s+(\d+)\s+\d+$", re.MULTILINE)
+_LARGEST = 1_000_000_000  # bytes that a wheel unpacks to, all of which are in memory at once
 _SMALLEST_SECTION = 1000  # bytes; smaller ones are not listed
 _UNOPENED = re.compile(
     r"/tests/|\.pyi$|\.(?:h|hpp|a|lib|pxd)$"
@@ -62,7 +66,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         flags: CMake's definitions that decide what is built.
         operators: lines of `domain;opset;Operator{types},…`.
         patches: what was changed in the source.
-        bundles: SHA-256 of the manifest of each bundle that it was built for, by name.
+        bundles: name of each bundle that it was built for, by the SHA-256 of its manifest.
     """
 
     wheel: str
@@ -94,13 +98,24 @@ def write_wheel(
     number = device.python.replace(".", "")
     files = _files(tree, small.read_bytes(), record, f"{number}-{machine.triplet}")
     sections = _sections(output_of([f"{machine.compiler}size", "-A", str(small)]))
-    version, tag = f"{tree.version}.post1", f"cp{number}-cp{number}"
+    version, tag = local_version(f"{tree.version}{SUFFIX}", files), f"cp{number}-cp{number}"
+    files["onnxruntime/capi/build_and_package_info.py"] = (
+        f"package_name = 'onnxruntime'\n__version__ = '{version}'\n".encode()
+    )
     loose = _write(folder, version, f"{tag}-linux_{device.machine}", files, device.python)
     wheel = _write(folder, version, f"{tag}-{platform_of(loose, tools)}", files, device.python)
     loose.unlink()
     sizes = Sizes(wheel.stat().st_size, sum(map(len, files.values())), small.stat().st_size, sections)
     small.unlink()
     return wheel, sizes
+
+
+def local_version(version: str, files: dict[str, bytes]) -> str:
+    """Return a version with a digest of these files by path as its local part, which pip compares."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(files[name]).digest())
+    return f"{version}+edge{digest.hexdigest()[:8]}"
 
 
 def unpacked_size(wheel: Path) -> int:
@@ -119,11 +134,16 @@ def platform_of(wheel: Path, tools: Path) -> str:
 
 def needed_files(wheel: Path) -> dict[str, bytes]:
     """Return the files of a wheel by path, without those that no device opens: tests, stubs, headers."""
+    if unpacked_size(wheel) > _LARGEST:
+        raise UsageError(f"{wheel.name}: unpacks to {unpacked_size(wheel):,} bytes, expected {_LARGEST:,} at most")
     with zipfile.ZipFile(wheel) as archive:
         every = [entry for entry in archive.infolist() if not entry.is_dir()]
         if outside := [name for name in (e.filename for e in every) if name.startswith("/") or ".." in name.split("/")]:
             raise UsageError(f"{wheel.name}: no wheel, {outside[0]} lies outside of it; pip fetched it")
-        return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
+        try:
+            return {entry.filename: archive.read(entry) for entry in every if not _UNOPENED.search(entry.filename)}
+        except Exception as cause:  # zipfile's and its decompressors' share no root of their own
+            raise UsageError(f"{wheel.name}: cannot be read as a wheel: {first_line(cause)}") from cause
 
 
 def output_of(command: list[str], **environment: str) -> str:
@@ -159,14 +179,12 @@ def _files(tree: Tree, library: bytes, record: ReducedRuntime, extension: str) -
     """Return the content of the package by path."""
     source = tree.root / "onnxruntime"
     python = source / "python"
-    about = f"package_name = 'onnxruntime'\n__version__ = '{tree.version}.post1'\n"
     state = _UNUSED.sub("", (python / "_pybind_state.py.in").read_text(encoding="utf-8"))
     names = ("_ld_preload.py", *(f"onnxruntime_{name}.py" for name in _CAPI))
     capi = {name: (python / name).read_bytes() for name in names}
     capi |= {
         "__init__.py": (python / "__init__.py").read_bytes(),
         "_pybind_state.py": state.encode(),
-        "build_and_package_info.py": about.encode(),
         f"onnxruntime_pybind11_state.cpython-{extension}.so": library,
         REDUCED_FILE: pretty(record),
     }

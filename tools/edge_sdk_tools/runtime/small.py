@@ -4,8 +4,8 @@
                 (CMake, Meson)  (Ninja)
 
 Most of the 146 MB of the stock wheels is FFmpeg, OpenBLAS and an engine for neural networks. A small wheel is the stock
-wheel of the same version with other libraries in it: pip takes it for that version, and its Python files are those of
-the stock wheel. Like a build of ONNX Runtime (build.py), a build goes on where an earlier one stopped.
+wheel of the same version with other libraries in it. Behind that version it has a digest of its files, by which pip
+tells it from the stock wheel. Like a build of ONNX Runtime (build.py), a build goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -30,11 +30,18 @@ from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.jobs.runner import OnProgress, silent
 from edge_sdk_tools.runtime import sources
 from edge_sdk_tools.runtime.build import Steps, check_programs, hand_over, open_workspace, read_record
-from edge_sdk_tools.runtime.package import needed_files, output_of, pack_wheel, platform_of, pretty, unpacked_size
+from edge_sdk_tools.runtime.package import (
+    local_version,
+    needed_files,
+    output_of,
+    pack_wheel,
+    platform_of,
+    pretty,
+    unpacked_size,
+)
 from edge_sdk_tools.runtime.prove import PEAK, board_with, check_leaks, output_on
 from edge_sdk_tools.runtime.recipe import MACHINES, TOOLCHAIN
 
-_BUILD = "1small"  # build tag of the wheels
 _MACHINE = "aarch64"  # of _CROSS and _PRETENDED, and of what is compared
 _PI = MACHINES[_MACHINE]
 
@@ -251,7 +258,7 @@ class _Build:
             do(f"{package.name}-configure", (*settings, own), fresh, objects / "build.ninja")
             do(f"{package.name}-compile", (*settings, own), compiled, objects / "compiled")
         record = self._made / "small.json"
-        do("small-package", (*settings, python), lambda: self._package(record), record)
+        do("small-package", (*settings, python, local_version("", {})), lambda: self._package(record), record)
         wheels = read_record(record, tuple[SmallWheel, ...])
         proof = self._made / "small-proof.json"
         do("small-prove", (wheels, PEAK, _CALLS), lambda: self._prove(wheels, proof), proof)
@@ -365,14 +372,18 @@ class _Build:
             text = (objects / "numpy" / "__config__.py").read_text(encoding="utf-8")
             files["numpy/__config__.py"] = self._without_folders(text).encode()
         tag = stock.stem.split("-", 2)[2].rsplit("-", 1)[0]
-        about = f"{'-'.join(stock.name.split('-')[:2])}.dist-info/WHEEL"
-        kept = [line for line in files[about].decode().splitlines() if line and not line.startswith(("Tag:", "Build:"))]
+        version = local_version(package.version, files)
+        old, about = (f"{package.name}-{number}.dist-info/" for number in (package.version, version))
+        files = {name.replace(old, about): data for name, data in files.items()}
+        named = f"\nVersion: {package.version}\n".encode()
+        files[f"{about}METADATA"] = files[f"{about}METADATA"].replace(named, f"\nVersion: {version}\n".encode(), 1)
+        kept = [line for line in files[f"{about}WHEEL"].decode().splitlines() if line and not line.startswith("Tag:")]
 
         def write(platform: str) -> Path:
-            files[about] = "\n".join([*kept, f"Tag: {tag}-{platform}", f"Build: {_BUILD}", ""]).encode()
-            name = "-".join((*stock.name.split("-")[:2], _BUILD, tag, f"{platform}.whl"))
-            pack_wheel(self._made / name, files)
-            return self._made / name
+            files[f"{about}WHEEL"] = "\n".join([*kept, f"Tag: {tag}-{platform}", ""]).encode()
+            path = self._made / f"{package.name}-{version}-{tag}-{platform}.whl"
+            pack_wheel(path, files)
+            return path
 
         loose = write("linux_aarch64")
         wheel = write(platform_of(loose, self._tools))

@@ -40,7 +40,7 @@ _ONNXRUNTIME = Dependency("onnxruntime", "onnxruntime", "MIT")
 _COMPILED = (_ONNXRUNTIME, *DEPENDENCIES)
 _TOOLS = ("cmake==3.31.10", "ninja==1.13.0", "auditwheel==6.8.2", "cython==3.2.4")
 _PIP_TIMEOUT_S = 600
-_NOT_COPIED = (".git", "build")  # of a checkout: its history, and what was built in it
+_NOT_COPIED = (".git", "build", "__pycache__")  # of a checkout: its history, and what was built or run in it
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -60,13 +60,19 @@ class Component(msgspec.Struct, frozen=True):
 class Tree(msgspec.Struct, frozen=True):
     """Patched sources, ready for CMake: the root of ONNX Runtime's, and its version, such as "1.21.0".
 
-    `dependencies` has folders by FetchContent's names; it is empty where CMake fetches them itself.
+    `dependencies` has folders by FetchContent's names; it is empty where CMake fetches them itself. `state` is that of
+    the root as it was patched, empty in an older cache.
     """
 
     root: Path
     version: str
     dependencies: dict[str, Path]
     components: tuple[Component, ...]
+    state: str = ""
+
+    def is_whole(self) -> bool:
+        """Tell whether every file of the root is as it was patched."""
+        return not self.state or state_of(self.root) == self.state
 
 
 def download_debian(folder: Path) -> None:

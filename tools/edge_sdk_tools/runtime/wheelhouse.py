@@ -22,6 +22,7 @@ from edge_sdk.bundle.manifest import REDUCED_FILE, ReducedRuntime
 from edge_sdk.bundle.target import Target, refuse_accelerators
 from edge_sdk.core.errors import OutputError, UsageError, first_line
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
+from edge_sdk_tools.arm_cost.counter import PYTHONS
 from edge_sdk_tools.arm_cost.installation import fetch_wheels, platforms
 from edge_sdk_tools.bundle_folder import is_full
 from edge_sdk_tools.runtime.package import check_built_for, needed_files, pack_wheel, unpacked_size
@@ -30,6 +31,7 @@ from edge_sdk_tools.runtime.sources import load_device, sha256_of
 REQUIREMENTS = "requirements.txt"
 _BUILD = "1edge"
 _SMALL = ("numpy", "opencv_python_headless")
+_GLIBC = {"bookworm": 36, "trixie": 41}  # 2.N, by Debian's release
 _LONGEST_RECORD = 1 << 20  # bytes that are read of what a reduced runtime says of itself; one has some thousands
 
 
@@ -43,9 +45,9 @@ class Gathered(msgspec.Struct, frozen=True):
 
     @property
     def requirement(self) -> str:
-        """The wheel as a requirement for pip, `name==version`."""
+        """The wheel as a requirement for pip: `===` tells a version from one with a local part, `==` does not."""
         name, version, *_ = self.file.split("-")
-        return f"{name.replace('_', '-').lower()}=={version}"
+        return f"{name.replace('_', '-').lower()}==={version}"
 
 
 def make_wheelhouse(
@@ -156,6 +158,11 @@ def _read_wheel(path: Path, name: str, device: Target) -> _Runtime:
         platform.startswith(("manylinux", "linux_")) and platform.endswith(f"_{device.machine}")
     ):
         raise UsageError(f"{path}: for {platform}, target {device.name} is {device.machine}")
+    release = PYTHONS.get(device.python)
+    wanted = min((int(minor) for minor in re.findall(r"manylinux_2_(\d+)_", platform)), default=0)
+    if release and wanted > _GLIBC[release]:
+        has = f"a device with Python {device.python} (Debian {release}) has 2.{_GLIBC[release]}"
+        raise UsageError(f"{path}: wants the C library 2.{wanted}, {has}; take a wheel for an older one")
     return _Runtime(parts[1], reduced)
 
 
@@ -183,7 +190,7 @@ def _gather(wheel: Path, folder: Path) -> Gathered:
     """Write a wheel into a folder, without what no device opens."""
     name, version, *rest = wheel.name.split("-")
     made, left_out = folder / wheel.name, 0
-    if name in _SMALL and len(rest) == 3:  # it has no build tag of its own
+    if name in _SMALL and "+" not in version and len(rest) == 3:  # neither small nor with a build tag of its own
         made = folder / "-".join((name, version, _BUILD, *rest))
         files = needed_files(wheel)
         left_out = unpacked_size(wheel) - sum(map(len, files.values()))
