@@ -230,7 +230,8 @@ class AnnotatedFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data.tobytes())
         except OSError as cause:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
             raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
 
 

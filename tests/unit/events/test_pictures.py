@@ -357,7 +357,7 @@ def test_one_that_cannot_be_made_is_not_the_last(monkeypatch: pytest.MonkeyPatch
     fail = Mock(side_effect=MemoryError)
     with Album(on="interval", interval_s=0.1) as album:
         with monkeypatch.context() as patch:
-            patch.setattr("edge_sdk.events.snapshots.jpeg_of", fail)
+            patch.setattr("edge_sdk.events.snapshots.draw", fail)
             album.put(0, 0)
             until(lambda: fail.called)
         album.put(1, 200)
