@@ -215,7 +215,7 @@ class AnnotatedFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._written = path, set[str]()
         try:
             if path.exists() and any(path.iterdir()):
                 raise UsageError(f"{path}: is not empty; choose a new or an empty folder, nothing is ever overwritten")
@@ -224,14 +224,17 @@ class AnnotatedFolder:
 
     def put(self, result: Result) -> None:
         """Draw and write one result of an image file."""
-        path = self._path / result.frame.file
+        name = result.frame.file
+        path = self._path / name
         data = cv2.imencode(path.suffix, result.plot())[1]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data.tobytes())
+            with path.open("wb" if name in self._written else "xb") as file:  # repeated pictures replace their own
+                self._written.add(name)
+                file.write(data.tobytes())
         except OSError as cause:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            if name in self._written:
+                path.unlink(missing_ok=True)
             raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
 
 
