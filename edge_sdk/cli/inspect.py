@@ -257,7 +257,7 @@ def _settings(found: Inspection) -> str:
 def _variant(one: Variant, size: int) -> str:
     width, height = one.size_wh
     tensor = f" {one.tensor.dtype} {one.tensor.layout}" if one.tensor else ""
-    parts = [f"{one.precision}, {width}x{height}{tensor}", f"{size / 2**20:.2f} MiB"]
+    parts = [f"{one.precision}, {width}x{height}{tensor}", f"{size / 1e6:.2f} MB"]
     if one.quality is not None:
         parts.append(f"{one.quality.metric} {one.quality.value:.3f} (FP32 {one.quality.fp32:.3f})")
     if one.agreement is not None:

@@ -223,6 +223,7 @@ def config_file(context: click.Context) -> Path | None:
             )
         return given
     if flags:
+        _refuse_configuration(options["bundle"])
         missing = [name for name, key in (("BUNDLE", "bundle"), ("--source", "source")) if options[key] is None]
         if missing:
             raise UsageError(
@@ -238,6 +239,13 @@ def config_file(context: click.Context) -> Path | None:
             f"(there is no {load.DEFAULT_PATH}; docs/config.md says how to write one)"
         )
     return load.DEFAULT_PATH
+
+
+def _refuse_configuration(bundle: Path | None) -> None:
+    """Raise UsageError if the file that is given as a bundle or model is a configuration."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # whoever reads it later says what is wrong with it
+        if bundle is not None and bundle.suffix == ".toml" and "\n[[pipelines]]" in bundle.read_text(encoding="utf-8"):
+            raise UsageError(f"{bundle}: a configuration, no bundle; expected `edge-sdk run --config {bundle}`")
 
 
 def _is_given(context: click.Context, parameter: click.Parameter) -> bool:

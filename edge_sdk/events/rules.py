@@ -341,8 +341,8 @@ _Rate = Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When pictures of a camera are made, and how large.
 
-    With `event` it is a picture of the frame in which an event was found, or of the next one; `max_per_s` is 1 by
-    default. With `interval`, which needs `interval_s`, pictures are made whether or not anything happens.
+    With `event` it is a picture of the frame in which an event was found, also where `max_per_s` (1 by default) holds
+    it back. With `interval`, which needs `interval_s`, pictures are made whether or not anything happens.
 
     Raises:
         SettingError: a number is outside its range, or is not for this way of making pictures.

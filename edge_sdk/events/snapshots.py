@@ -1,7 +1,7 @@
 """Pictures of a camera as JPEG files, at events or at intervals, made beside its loop.
 
-The loop only copies a frame that is due, because the frame's own picture is overwritten by the next one; a thread draws
-the result on it, makes the file and delivers it.
+The loop only copies a frame that is wanted, because the frame's own picture is overwritten by the next one; a thread
+draws the result on it, makes the file and delivers it.
 """
 
 from __future__ import annotations
@@ -44,31 +44,35 @@ class Snapshots:
         self._gap_ns, self._due_ns = round(1e9 * settings.gap_s), 0
         self._is_asked = self._is_closed = False
         self._news = threading.Condition()
+        self._held: tuple[Image, Result] | None = None
         self._waiting: tuple[Image, Result] | None = None
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
-        """Request a picture of the current frame or the next; may be called from any thread."""
+        """Request a picture of the frame that is put next; may be called from any thread."""
         self._is_asked = True
 
     def put(self, result: Result) -> None:
-        """Copy the frame of a result if a picture of it is due; it replaces one that waits."""
+        """Copy the frame of a result if it is wanted; hand the newest copy over if one is due."""
         frame = result.frame
-        if frame.captured_ns < self._due_ns or not (self._is_asked or self._settings.on == "interval"):
+        is_due = frame.captured_ns >= self._due_ns
+        if is_due if self._settings.on == "interval" else self._is_asked:
+            self._is_asked = False
+            self._held = frame.image.copy(), result
+        if self._held is None or not is_due:
             return
-        self._is_asked, self._due_ns = False, frame.captured_ns + self._gap_ns
-        waiting = frame.image.copy(), result
+        self._due_ns = frame.captured_ns + self._gap_ns
         with self._news:
-            self._waiting = waiting
+            self._waiting, self._held = self._held, None
             self._news.notify()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"edge-snapshots {frame.camera}", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Make the waiting picture, then no more; wait half a second at most."""
+        """Make the newest picture that waits, then no more; wait half a second at most."""
         with self._news:
-            self._is_closed = True
+            self._waiting, self._is_closed = self._held or self._waiting, True
             self._news.notify()
         if self._thread is not None:
             self._thread.join(_JOIN_S)

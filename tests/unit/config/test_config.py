@@ -241,7 +241,7 @@ def test_a_run_goes_by_its_flags_or_by_a_file_and_without_either_by_the_usual_on
     bare = ("--duration", "3", "--json", "-q")
     said = refusal(UsageError, config_file, _context(*bare))
     assert re.match(f"nothing to run; expected .*there is no {usual}", said)
-    usual.touch()
+    usual.write_text("version = 1\n[[pipelines]]\n")
     for arguments, chosen in (
         (bare, usual),
         (("a.edge", "--source", "0"), None),
@@ -253,6 +253,7 @@ def test_a_run_goes_by_its_flags_or_by_a_file_and_without_either_by_the_usual_on
         (("a.edge",), "--source is missing; expected `edge-sdk run BUNDLE --source SOURCE`"),
         (("--camera", "camera"), "BUNDLE is missing"),  # given, although it is the default
         (("a.edge", "--config", "c"), "BUNDLE and --config: expected one of them; what c says, it says alone"),
+        ((str(usual), "--source", "0"), f"{usual}: a configuration, no bundle; expected `edge-sdk run --config"),
         (("--no-tune", "--config", "c"), "--no-tune and --config: expected one of them"),
     ):
         assert refusal(UsageError, config_file, _context(*arguments)).startswith(expected)

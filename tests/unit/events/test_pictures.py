@@ -333,8 +333,11 @@ def test_with_events_one_is_made_when_asked_and_not_too_often() -> None:
             if seq in (1, 2, 3):
                 album.snapshots.ask()
             album.put(seq, 40 * seq)
-            # Of the pictures that came too soon the newest one is made, once its time has come.
-            album.wait_for(*(made for made in (1, 4) if made <= seq))
+            # Of those that came too soon the newest, of the frame that was asked for, is made once its time has come.
+            album.wait_for(*(made for made, at in ((1, 1), (3, 4)) if at <= seq))
+        album.snapshots.ask()
+        album.put(8, 241)
+    assert album.files[-1][1] == 8, "one that is held back is made before the end"
 
 
 def test_one_waits_at_most_the_newest_and_it_shows_its_frame_although_the_source_overwrites_it() -> None:

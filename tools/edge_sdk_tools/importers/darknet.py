@@ -75,7 +75,7 @@ def import_darknet(
         found = probe_images(spec, images)
         probes = make_probes(spec.input, found)
         plan = ImportPlan(str(cfg), folder / "model.toml", spec, None, probes, found.skipped)
-        with one_step(on_progress, "compare"):
+        with one_step(on_progress, "compare with the original"):
             outputs = [head.value.name for head in graph.heads]
             original = observe(_forward_pass(layers, numbers, outputs), str(cfg), probes)
             blame = "the ONNX model computes something else than Darknet: "

@@ -36,7 +36,7 @@ def import_onnx(
     with one_step(on_progress, "check"):
         proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto
         pool_means(proto)
-    with one_step(on_progress, "compare"):
+    with one_step(on_progress, "compare with the original"):
         original = onnx.load(source)
         original.ir_version = min(original.ir_version, proto.ir_version)  # newer ones are refused, and mean the same
         # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.

@@ -142,7 +142,9 @@ def loss_of(evaluation: Evaluation) -> tuple[Band, str]:
         band = _band(1 - agreement.value.value, 1 - _WORSE_AGREEMENT, 1 - _BAD_AGREEMENT)
         said = f"{agreement.name} {agreement.value.value:.1%}"
         limits = f"ok from {_WORSE_AGREEMENT:.0%}, bad below {_BAD_AGREEMENT:.0%}"
-        more = "" if band == "ok" else "; labelled images would tell whether its answers are worse or only others"
+        low = agreement.value.on_other_images((0.0, 1.0)).low
+        chance = "" if low >= _BAD_AGREEMENT else f"; that may be chance: as many other images may give {low:.0%}"
+        more = chance if band == "ok" else "; labelled images would tell whether its answers are worse or only others"
     words = f"{said} ({limits}){more}"
     return ("bad", f"{evaluation.lost_class}; {words}") if evaluation.lost_class else (band, words)
 
