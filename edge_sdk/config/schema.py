@@ -75,7 +75,7 @@ class MqttConfig(BrokerSettings, frozen=True, forbid_unknown_fields=True, kw_onl
     url: Annotated[
         str,
         Meta(
-            extra={"also": ("host", "broker", "server")},
+            extra={"also": ("host", "broker", "server", "port", "user", "username")},
             description="mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]",
         ),
     ]
@@ -148,7 +148,7 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
                 description="drop an object that overlaps a surer one by more, 0 to 1",
                 ge=0,
                 le=1,
-                extra={"also": ("nms",)},
+                extra={"also": ("nms", "iou_threshold")},
             ),
         ]
         | None
@@ -243,7 +243,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     commands: CommandsConfig | None = None
     home_assistant: HomeAssistantSettings | None = None
     defaults: Defaults | None = None
-    pipelines: Annotated[tuple[PipelineConfig, ...], Meta(min_length=1)]
+    pipelines: Annotated[tuple[PipelineConfig, ...], Meta(min_length=1, extra={"also": ("cameras", "camera")})]
     events: tuple[EventConfig, ...] = ()
     publish: PublishConfig | None = None
 

@@ -311,6 +311,11 @@ def _inside(place: str, key: str) -> str:
     return f"{place}{': ' if place.endswith(')') else '.'}{name}" if place else name
 
 
+def _header(place: str) -> str:
+    """Return a table's place as its header has it: `pipelines.then` for the table `then` of any of the pipelines."""
+    return re.sub(r"\[\d+\]( \(.*\))?", "", place).replace(": ", ".")
+
+
 @functools.cache
 def _kind_of(schema: type[msgspec.Struct]) -> inspect.StructType:
     kind = inspect.type_info(schema)
@@ -447,7 +452,7 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
 
 def _home(key: str, known: dict[str, inspect.Field], place: str = "") -> str:
     """Return where a key belongs in a table whose own keys are `known`; an empty string if it is none of them."""
-    outer = re.sub(r"\[\d+\]( \(.*\))?", "", place)
+    outer = _header(place)
     homes = list[str]()
     for name, field in known.items():
         inner = f"{outer}.{name}" if outer else name
@@ -465,10 +470,10 @@ def _home(key: str, known: dict[str, inspect.Field], place: str = "") -> str:
 
 def _hint(key: str, known: dict[str, inspect.Field], place: str) -> str:
     """Return where an unknown key of a table belongs, which key it probably stands for, or which there are."""
-    if home := _home(key, known, place):
+    also = {word: name for name, field in known.items() for word in _notes(field.type).get("also", ())}
+    if key not in also and (home := _home(key, known, place)):
         return home
-    words = {word: name for name, field in known.items() for word in (name, *_notes(field.type).get("also", ()))}
-    near = words.get(nearest(key, words))
+    near = also.get(key) or nearest(key, known)
     return f"did you mean {near}?" if near else f"known keys: {', '.join(known)}"
 
 
@@ -510,12 +515,12 @@ def _type_words(kind: inspect.Type, place: str) -> str:
     if isinstance(kind, inspect.TupleType | inspect.ListType | inspect.VarTupleType):
         entry = next(_entries_of(kind))
         if any(isinstance(option, inspect.StructType) for option in _options(entry)):
-            return f"tables [[{place}]]"
+            return f"tables [[{_header(place)}]]"
         names = (_WORDS.get(_TYPES.get(type(option), object), ("", "values"))[1] for option in _options(entry))
         count = f"{len(kind.item_types)} " if isinstance(kind, inspect.TupleType) else ""
         return f"a list of {count}{' or '.join(dict.fromkeys(names))}"
     if isinstance(kind, inspect.StructType) and not place.endswith("]"):
-        return f"a table [{place}]"
+        return f"a table [{_header(place)}]"
     return _WORDS.get(_TYPES.get(type(kind), object), ("a value",))[0]
 
 

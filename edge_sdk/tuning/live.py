@@ -29,7 +29,7 @@ from edge_sdk.tuning.candidates import WARM_UP_FRAMES, Candidate, Measurement, P
 _log = logging.getLogger(__name__)
 _JOIN_S = 0.5  # a run that is told to stop must end within two seconds in all
 
-_FEWEST_FRAMES = 5  # least frames where the camera stops early; a percentile of fewer says nothing
+_FEWEST_FRAMES = 5  # least frames of a slow model, or where the camera stops early; a percentile of fewer says nothing
 _HOPELESS_FRAMES = 2
 _HOPELESS = 2.0  # times the budget
 _MISSING_FRAMES = 3
@@ -102,7 +102,10 @@ class Window:
         """Tell whether the measurement is over."""
         now_ns = self._clock_ns()
         self._given_up = self._cannot_keep_the_budget()
-        if self._given_up or self.failure or now_ns >= self._over_ns:
+        over_ns = self._over_ns
+        if self._count < _FEWEST_FRAMES:  # the model itself may take longer for them than the camera's pace suggests
+            over_ns += (WARM_UP_FRAMES + _FEWEST_FRAMES) * int(self._durations_ns.max())
+        if self._given_up or self.failure or now_ns >= over_ns:
             return True
         if self._is_warm:
             return self._count >= self._enough and not self._looks_again(now_ns)
@@ -236,7 +239,7 @@ class LiveTuner:
         self._task = BackgroundTask(self._leaving.clear, "tuning")
 
     def _measure_all(self, loop: Loop) -> _Steps[Tuned | None]:
-        """Measure one candidate after the other while there is time; the first is always measured."""
+        """Measure one candidate after the other while there is time, and until one keeps the budget."""
         plan, began_ns, cpu_time = self.plan, self._clock_ns(), self._read_cpu_time()
         search, measured = Search(plan), list[Measurement]()
         asked, found = search.steps(), None
@@ -247,7 +250,8 @@ class LiveTuner:
             except StopIteration:
                 break
             needed_ns = self._slowest_load_ns + plan.expected_s * 1e9
-            if measured and self._clock_ns() - began_ns + needed_ns > plan.seconds * 1e9:
+            is_late = self._clock_ns() - began_ns + needed_ns > plan.seconds * 1e9
+            if is_late and any(map(plan.limits.keeps_budget, measured)):
                 break
             found = yield from self._try(loop, candidate)
             measured.extend([found] if found else [])

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import msgspec
@@ -258,12 +259,8 @@ def test_what_does_not_load_is_passed_over_and_is_not_one_that_was_not_tried(tmp
 
 
 def test_one_that_fails_while_it_runs_loses_no_frame_and_home_answers_under_its_own_name(tmp_path: Path) -> None:
-    def breaks(what: Candidate, n: int) -> float:
-        if what.variant == "fp32" and n == 7:
-            raise SessionError("it broke")
-        return 10.0
-
-    board = Board(tmp_path / "a.edge", breaks)
+    breaks = Mock(side_effect=SessionError("it broke"))
+    board = Board(tmp_path / "a.edge", lambda what, n: breaks() if (what.variant, n) == ("fp32", 7) else 10.0)
     assert board.run_to_its_end().chosen.candidate.variant == "int8"
     assert board.lines == ["tuning passes over fp32, 1 thread: it broke"]
     assert [r.frame.seq for r in board.sink.results] == list(range(len(board.sink.results)))
@@ -272,11 +269,7 @@ def test_one_that_fails_while_it_runs_loses_no_frame_and_home_answers_under_its_
 
 
 def test_what_fails_though_it_is_promised_is_an_error_as_ever(tmp_path: Path) -> None:
-    def work(_what: Candidate, n: int) -> float:
-        if n == 5:
-            raise SessionError("it broke")
-        return 10.0
-
+    work = Mock(side_effect=[*[10.0] * 5, SessionError("it broke")])
     with pytest.raises(SessionError, match="it broke"):
         Board(tmp_path / "a.edge", work).run()
 
@@ -323,6 +316,12 @@ def test_a_slow_camera_gets_fewer_candidates_and_not_more_time(tmp_path: Path, f
     assert board.clock.now_ns < 22e9
 
 
+@pytest.mark.parametrize(("int8_ms", "chosen"), [(700.0, "int8"), (1100.0, "int8.8x8")])
+def test_a_slow_board_gets_time_to_find_what_keeps_a_long_budget(tmp_path: Path, int8_ms: float, chosen: str) -> None:
+    board = _board(tmp_path, {"int8": int8_ms, "int8.8x8": int8_ms / 3, "fp32": int8_ms * 3}, budget_ms=1000)
+    assert board.run_to_its_end().chosen.candidate.variant == chosen
+
+
 @pytest.mark.parametrize(("seconds", "untried"), [(1.0, ("fp32",)), (20.0, ())])
 def test_a_better_model_that_was_not_tried_is_named(tmp_path: Path, seconds: float, untried: tuple[str, ...]) -> None:
     tuned = _board(tmp_path, seconds=seconds).run_to_its_end()
@@ -341,10 +340,9 @@ def test_by_default_there_is_time_for_every_model(tmp_path: Path, fps: float, le
 def test_a_load_that_hangs_is_given_up_and_tuning_ends(tmp_path: Path) -> None:
     may_end = threading.Event()
     board = _board(tmp_path, hangs=may_end)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(may_end.set)
         board.run()
-    finally:
-        may_end.set()
     assert (board.tuner.done, "did not load within" in board.lines[0]) == (True, True)
     assert board.runs() == candidate("int8")
 
