@@ -7,7 +7,6 @@ bundle must not decide where a device writes or which code it loads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -155,7 +154,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     wheel_platform: str
     memory_mb: Annotated[int, Meta(ge=64)]
     clock_mhz: Annotated[int, Meta(ge=0, le=10000)] = 0
-    latency_budget_ms: Annotated[float, Meta(gt=0)] = 1000.0
+    latency_budget_ms: Annotated[float, Meta(gt=0, le=1e9)] = 1000.0
     provider_options: ProviderOptions = ProviderOptions()
 
     def __post_init__(self) -> None:
@@ -171,8 +170,6 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError(
                 f"provider_options.{idle[0]}: it is not among providers, which are {', '.join(self.providers)}"
             )
-        if not math.isfinite(self.latency_budget_ms):
-            raise ValueError(f"latency_budget_ms is {self.latency_budget_ms}, expected a finite number")
         if self.weight_type == "QUInt8" and self.activation_type == "QInt8":
             raise ValueError("weight_type: QUInt8 weights need QUInt8 activations; S8U8 has no kernels")
 

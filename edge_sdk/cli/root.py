@@ -87,7 +87,10 @@ class _LazyCommands(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_LazyCommands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "color": False if os.environ.get("NO_COLOR") else None}
+
+
+@click.group(cls=_LazyCommands, invoke_without_command=True, context_settings=_SETTINGS)
 @click.version_option(edge_sdk.__version__, prog_name="edge-sdk")
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -23,7 +23,11 @@ def check_libraries() -> None:
             continue
         site = Path(spec.origin).parent.parent
         for record in site.glob(f"{distribution}*.dist-info/RECORD"):
-            for line in record.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
+            except OSError:
+                continue  # the import says more
+            for line in lines:
                 name, _, size = line.rpartition(",")
                 name = name.rpartition(",")[0]
                 if ".so" in name and size.isdecimal():

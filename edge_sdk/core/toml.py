@@ -436,7 +436,7 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
         if key in known:
             yield from _problems(_type_in(known[key], value, inner), inner, _inside(place, key))
         elif key != kind.tag_field:
-            yield f"{place + ': ' if place else ''}unknown key {_inside('', key)}; {_hint(key, known)}"
+            yield f"{place + ': ' if place else ''}unknown key {_inside('', key)}; {_hint(key, known, place)}"
     for field in kind.fields:
         if field.required and field.encode_name not in value:
             inside = _inside(place, field.encode_name)
@@ -445,21 +445,27 @@ def _key_problems(kind: inspect.StructType, value: dict[str, object], place: str
             yield f"{inside} is missing, expected {expected}"
 
 
-def _home(key: str, known: dict[str, inspect.Field]) -> str:
-    """Return where a key belongs in a document whose own keys are `known`; an empty string if it is none of them."""
+def _home(key: str, known: dict[str, inspect.Field], place: str = "") -> str:
+    """Return where a key belongs in a table whose own keys are `known`; an empty string if it is none of them."""
+    outer = re.sub(r"\[\d+\]( \(.*\))?", "", place)
+    homes = list[str]()
+    for name, field in known.items():
+        inner = f"{outer}.{name}" if outer else name
+        for option in _options(field.type):
+            item = next(_options(option.item_type)) if isinstance(option, inspect.VarTupleType) else option
+            head = f"[{inner}]" if item is option else f"[[{inner}]]"
+            if isinstance(item, inspect.StructType) and name == key:
+                return f"it is a table of its own, {head}"
+            if isinstance(item, inspect.StructType) and key in (inside.encode_name for inside in item.fields):
+                homes.append(head)
     if key in known:
         return "it belongs above the first [table]"
-    tables = {name: option for name, field in known.items() for option in _options(field.type)}
-    for name, table in tables.items():
-        item = next(_options(table.item_type)) if isinstance(table, inspect.VarTupleType) else table
-        if isinstance(item, inspect.StructType) and key in (field.encode_name for field in item.fields):
-            return f"it belongs below {f'[{name}]' if item is table else f'[[{name}]]'}"
-    return ""
+    return f"it belongs below {' or '.join(homes)}" if homes else ""
 
 
-def _hint(key: str, known: dict[str, inspect.Field]) -> str:
+def _hint(key: str, known: dict[str, inspect.Field], place: str) -> str:
     """Return where an unknown key of a table belongs, which key it probably stands for, or which there are."""
-    if home := _home(key, known):
+    if home := _home(key, known, place):
         return home
     words = {word: name for name, field in known.items() for word in (name, *_notes(field.type).get("also", ()))}
     near = words.get(nearest(key, words))

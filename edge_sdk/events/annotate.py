@@ -116,14 +116,23 @@ class PictureWriter:
         """Write the file, if there was a picture."""
         if not self._last.size:
             return
-        data = cv2.imencode(self._path.suffix, self._last)[1]
+        data = _encoded(self._path, self._last)
         try:
             with self._path.open("xb") as file:
-                file.write(data.tobytes())
+                file.write(data)
         except OSError as cause:
             if not isinstance(cause, FileExistsError):  # it is this run's, and cut short
                 self._path.unlink(missing_ok=True)
             raise OutputError(f"{self._path}: cannot be written: {cause.strerror}") from cause
+
+
+def _encoded(path: Path, image: Image) -> bytes:
+    """Return a picture as a file of the kind that its name says; raise OutputError if it is too long or too wide."""
+    is_made, data = cv2.imencode(path.suffix, image)
+    if not is_made:
+        size = f"{image.shape[1]}x{image.shape[0]} pixels"
+        raise OutputError(f"{path}: cannot be written: no {path.suffix} has {size}")
+    return data.tobytes()
 
 
 def writer_of(path: Path, fps: float) -> VideoWriter | PictureWriter:
@@ -215,7 +224,7 @@ class AnnotatedFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._written = path, set[str]()
         try:
             if path.exists() and any(path.iterdir()):
                 raise UsageError(f"{path}: is not empty; choose a new or an empty folder, nothing is ever overwritten")
@@ -224,13 +233,17 @@ class AnnotatedFolder:
 
     def put(self, result: Result) -> None:
         """Draw and write one result of an image file."""
-        path = self._path / result.frame.file
-        data = cv2.imencode(path.suffix, result.plot())[1]
+        name = result.frame.file
+        path = self._path / name
+        data = _encoded(path, result.plot())
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data.tobytes())
+            with path.open("wb" if name in self._written else "xb") as file:  # repeated pictures replace their own
+                self._written.add(name)
+                file.write(data)
         except OSError as cause:
-            path.unlink(missing_ok=True)
+            if name in self._written:
+                path.unlink(missing_ok=True)
             raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
 
 

@@ -255,6 +255,7 @@ class Occupancy:
         self.shown: dict[str, int] | None = None
         self._rules, self._default = rules_by_label(rules), EventRule(labels=("any",), confidence=0.0)
         self._counts: dict[str, SteadyCount] = {}
+        self._awaited: set[str] | None = None  # what the first result shows, which may be steady or not
         self._clock = _ResultClock()
 
     def take(self, result: Result) -> bool:
@@ -271,8 +272,10 @@ class Occupancy:
             has_changed |= count.step(seen.get(label, 0), passed_ns)
             if count.is_idle:
                 del self._counts[label]
-        # What was just seen for the first time is waited for, so that nothing is called empty that is not.
-        if has_changed or (self.shown is None and not self._counts):
+        if self._awaited is None:
+            self._awaited = {*seen}
+        # What the first result shows is waited for, so that nothing is called empty that is not.
+        if has_changed or (self.shown is None and self._awaited.isdisjoint(self._counts)):
             self.shown = {label: count.value for label, count in self._counts.items() if count.value}
             return True
         return False

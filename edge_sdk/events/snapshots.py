@@ -1,7 +1,7 @@
 """Pictures of a camera as JPEG files, at events or at intervals, made beside its loop.
 
 The loop only copies a frame that is wanted, because the frame's own picture is overwritten by the next one; a thread
-makes the file and delivers it.
+draws the result on it, makes the file and delivers it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.opencv import cv2
 from edge_sdk.events.rules import WORST_QUALITY, SnapshotSettings
+from edge_sdk.tasks.detection import draw
 
 MAX_BYTES = 512_000
 """Largest size of one picture: brokers accept it, and a fleet's pictures share one network."""
@@ -43,8 +44,8 @@ class Snapshots:
         self._gap_ns, self._due_ns = round(1e9 * settings.gap_s), 0
         self._is_asked = self._is_closed = False
         self._news = threading.Condition()
-        self._held: tuple[Image, int] | None = None
-        self._waiting: tuple[Image, int] | None = None
+        self._held: tuple[Image, Result] | None = None
+        self._waiting: tuple[Image, Result] | None = None
         self._thread: threading.Thread | None = None
 
     def ask(self, kind: str = "appeared") -> None:
@@ -53,12 +54,12 @@ class Snapshots:
             self._is_asked = True
 
     def put(self, result: Result) -> None:
-        """Copy the frame of a result if it is wanted, with the result drawn on it; hand the newest copy over if due."""
+        """Copy the frame of a result if it is wanted; hand the newest copy over if one is due."""
         frame = result.frame
         is_due = frame.captured_ns >= self._due_ns
         if is_due if self._settings.on == "interval" else self._is_asked:
             self._is_asked = False
-            self._held = result.plot() if self._settings.draw else frame.image.copy(), frame.seq
+            self._held = frame.image.copy(), result
         if self._held is None or not is_due:
             return
         self._due_ns = frame.captured_ns + self._gap_ns
@@ -85,8 +86,11 @@ class Snapshots:
             if waiting is None:
                 return
             with contextlib.suppress(Exception):  # for example too little memory; the next picture may succeed
-                picture, seq = waiting
-                self._deliver(jpeg_of(picture, self._settings.width, self._settings.quality).data, seq)
+                picture, result = waiting
+                picture = _fitted(picture, self._settings.width)
+                if self._settings.draw:
+                    draw(picture, result.on(picture))  # small, where a mask costs a tenth
+                self._deliver(jpeg_of(picture, self._settings.width, self._settings.quality).data, result.frame.seq)
 
 
 def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
@@ -97,7 +101,7 @@ def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
         width: largest width in pixels; the largest height is four times that. Smaller pictures keep their size.
         quality: JPEG quality, 20 to 100.
     """
-    picture = _scaled(picture, min(1.0, width / picture.shape[1], 4 * width / picture.shape[0]))
+    picture = _fitted(picture, width)
     tried = quality
     while True:
         _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, tried])
@@ -107,6 +111,10 @@ def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
             tried = max(WORST_QUALITY, tried // 2)
         else:
             picture, tried = _scaled(picture, 0.5), quality
+
+
+def _fitted(picture: Image, width: int) -> Image:
+    return _scaled(picture, min(1.0, width / picture.shape[1], 4 * width / picture.shape[0]))
 
 
 def _scaled(picture: Image, scale: float) -> Image:

@@ -207,7 +207,7 @@ class ImageFiles(PicturesInTurn):
         self._path, self._options, self._paths = path, options, image_paths(path)
         root = path if path.is_dir() else path.parent
         # Linux takes any bytes as a name, JSON only UTF-8.
-        self.files = [os.fsencode(item.relative_to(root)).decode(errors="replace") for item in self._paths]
+        self.files = [os.fsencode(item.relative_to(root)).decode(errors="backslashreplace") for item in self._paths]
         # Read up to the first image here, so that opening a folder without readable images raises an error.
         self._first = list[Image | None]()
         for image in self._round():

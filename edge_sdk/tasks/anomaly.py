@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk.core.frame import Inferred, Masks, Result, Tensor
+from edge_sdk.core.frame import Image, Inferred, Masks, Result, Tensor
 from edge_sdk.tasks.entry import Count, ResultItem, ResultMessage, StageParts, TaskEntry
 from edge_sdk.tasks.outputs import COLUMNS, IMAGENET, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec, Thresholds
@@ -49,6 +49,13 @@ class Anomaly(Result, frozen=True, eq=False, gc=False):
         if self.masks is None or not self.class_id[0]:
             return []
         return self.masks.outlines(0, np.array([0, 0, *self.frame.size_wh], np.float32))
+
+    def on(self, image: Image) -> Anomaly:
+        """Return the same region for the same picture at another size, uint8 (H, W, 3), BGR."""
+        x, y = image.shape[1] / self.frame.image.shape[1], image.shape[0] / self.frame.image.shape[0]
+        own, frame = self.masks, msgspec.structs.replace(self.frame, image=image)
+        masks = None if own is None else msgspec.structs.replace(own, geometry=own.geometry.on(x, y))
+        return msgspec.structs.replace(self, frame=frame, masks=masks)
 
 
 class Score:

@@ -384,6 +384,8 @@ def _source(source: str, lines: str = "") -> str:
 _BAD = [
     ("[mqqt]\n" + PIPELINE, "unknown key mqqt; did you mean mqtt?"),
     ("confidence = 0.4\n" + PIPELINE, "unknown key confidence; it belongs below [[pipelines]]"),
+    (_mqtt("[publish]\ndraw = true"), "publish: unknown key draw; it belongs below [publish.snapshots]"),
+    (_with("device = 1"), f"{_GATE}: unknown key device; it is a table of its own, [device]"),
     (_mqtt("version = 1"), "mqtt: unknown key version; it belongs above the first [table]"),
     (_with("loop = true"), f"{_GATE}: unknown key loop; did you mean repeat?"),
     ("", "pipelines is missing, expected tables [[pipelines]]"),

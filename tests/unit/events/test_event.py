@@ -183,7 +183,7 @@ def test_what_is_seen_in_a_row_appeared_and_else_it_went() -> None:
 
 def test_what_a_camera_shows_follows_the_rules_and_not_single_results() -> None:
     for rules, sightings, expected in (
-        ([], "1", "?"),  # nothing is called empty that may not be
+        ([], "1 d 1 d", "? 0 0 0"),  # nothing is called empty that may not be, and nothing is unknown for ever
         ([], "0", "0"),
         ([], "1 1 0 1 1", "? 1 1 1 1"),
         ([], "0 1 0 2 3 3 2 3", "0 0 0 0 2 2 2 2"),
@@ -193,8 +193,9 @@ def test_what_a_camera_shows_follows_the_rules_and_not_single_results() -> None:
     ):
         occupancy, shown = Occupancy(rules), list[str]()
         for seq, sign in enumerate(sightings.split()):
-            result = _result(seq, {} if sign == "?" else dict.fromkeys(range(int(sign)), 0.9), is_finite=sign != "?")
-            cats = msgspec.structs.replace(result, class_id=np.zeros_like(result.class_id), names=LABELS)
+            count = int(sign.replace("?", "0").replace("d", "1"))
+            result = _result(seq, dict.fromkeys(range(count), 0.9), is_finite=sign != "?")
+            cats = msgspec.structs.replace(result, class_id=np.full(count, sign == "d", np.int64), names=LABELS)
             before = occupancy.shown
             assert occupancy.take(cats) == (occupancy.shown != before)
             shown.append("?" if occupancy.shown is None else str(occupancy.shown.get("cat", 0)))

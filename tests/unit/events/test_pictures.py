@@ -19,7 +19,7 @@ import pytest
 from edge_sdk.core.drawing import Drawing
 from edge_sdk.core.errors import EdgeError, OutputError, UsageError
 from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Result, Segmentation
-from edge_sdk.events.annotate import AnnotatedVideo, VideoWriter, fit, writer_of
+from edge_sdk.events.annotate import AnnotatedFolder, AnnotatedVideo, VideoWriter, fit, writer_of
 from edge_sdk.events.rules import SnapshotSettings
 from edge_sdk.events.snapshots import MAX_BYTES, Snapshots, jpeg_of
 from edge_sdk.tasks.detection import draw
@@ -251,6 +251,11 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path, ffmpeg: str) 
     assert "File exists" in refusal(OutputError, _write, writer, 0)
     assert (taken.read_bytes(), late.read_bytes()) == (b"precious", b"came meanwhile")
     assert len(list(tmp_path.iterdir())) == 3
+    drawn, (folder, other) = _result(0, _grey(8, 8), 0, "a.png"), [AnnotatedFolder(tmp_path / "new") for _ in "ab"]
+    for _ in "ab":  # images that are repeated replace their own
+        folder.put(drawn)
+    assert "a.png: cannot be written: File exists" in refusal(OutputError, other.put, drawn)
+    assert "no .jpg has 70000x1 pixels" in refusal(OutputError, folder.put, _result(0, _grey(70_000, 1), 0, "w.jpg"))
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, ffmpeg: str) -> None:
@@ -306,8 +311,8 @@ class Album:
         until(lambda: [seq for _, seq in self.files] == [*numbers])
 
 
-def _result(seq: int, image: Image, at_ms: int) -> Detections:
-    frame = Frame(image, at_ms * 1_000_000, 0.0, seq, "door")
+def _result(seq: int, image: Image, at_ms: int, file: str = "") -> Detections:
+    frame = Frame(image, at_ms * 1_000_000, 0.0, seq, "door", file=file)
     return Detections(frame, 0, np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
@@ -368,7 +373,7 @@ def test_one_that_cannot_be_made_is_not_the_last(monkeypatch: pytest.MonkeyPatch
     fail = Mock(side_effect=MemoryError)
     with Album(on="interval", interval_s=0.1) as album:
         with monkeypatch.context() as patch:
-            patch.setattr("edge_sdk.events.snapshots.jpeg_of", fail)
+            patch.setattr("edge_sdk.events.snapshots.draw", fail)
             album.put(0, 0)
             until(lambda: fail.called)
         album.put(1, 200)

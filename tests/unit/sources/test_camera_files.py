@@ -240,8 +240,9 @@ def test_what_is_no_video_is_refused_and_opens_nothing(tmp_path: Path, name: str
 
 
 def test_images_come_in_turn_sorted_by_name(tmp_path: Path) -> None:
-    names = ["a.jpg", "b.JPEG", "c.png", "d.bmp", "e.webp", "f.ppm"]
+    names = ["a.jpg", "b.JPEG", "c.png", "d.bmp", "e.webp", r"\xff.ppm"]
     write_images(tmp_path / "images", names)
+    (tmp_path / "images" / names[-1]).rename(tmp_path / "images" / "\udcff.ppm")  # which is no UTF-8
     (tmp_path / "images" / "a.txt").write_text("no image")
     write_images(tmp_path / "images" / "b.jpg", ["annotated.jpg"])
     before_ns = time.monotonic_ns()

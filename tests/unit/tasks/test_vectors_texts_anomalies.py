@@ -201,7 +201,9 @@ def test_the_score_decides_and_the_map_shows_where(outputs: list[Any], score: fl
         corners = np.array(item["polygons"][0])
         assert corners.min(axis=0).tolist() == [0, 0]
         assert corners.max(axis=0) == pytest.approx([320, 240], abs=2)
-    assert bool(_drawn(result)[200, 100].any()) == (has_map and is_anomalous)
+    half = result.on(np.zeros((240, 320, 3), np.uint8)).plot()
+    assert bool(_drawn(result)[200, 100].any()) == bool(half[100, 100].any()) == (has_map and is_anomalous)
+    assert not half[200:, 200:].any()
 
 
 def test_a_score_beside_a_map_that_is_no_number_may_miss_something() -> None:
