@@ -412,8 +412,9 @@ def _events(config: _Tables) -> Iterator[str]:
         return
     if config.mqtt is None:
         yield "publish is of what goes to a broker, and none is named; expected [mqtt] beside it"
-    if config.publish.snapshots is not None and config.publish.snapshots.on == "event" and not config.events:
-        yield 'publish.snapshots.on: "event", and there are no [[events]]; expected some, or on = "interval"'
+    snapshots = config.publish.snapshots
+    if snapshots is not None and snapshots.on != "interval" and not config.events:
+        yield f'publish.snapshots.on: "{snapshots.on}", and there are no [[events]]; expected some, or on = "interval"'
 
 
 def _twice(config: _Tables, names: list[str]) -> Iterator[str]:

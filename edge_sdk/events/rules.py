@@ -342,13 +342,14 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When pictures of a camera are made, and how large.
 
     With `event` it is a picture of the frame in which an event was found, also where `max_per_s` (1 by default) holds
-    it back. With `interval`, which needs `interval_s`, pictures are made whether or not anything happens.
+    it back; with `appeared`, of events of that kind only. With `interval`, which needs `interval_s`, pictures are made
+    whether or not anything happens.
 
     Raises:
         SettingError: a number is outside its range, or is not for this way of making pictures.
     """
 
-    on: Annotated[Literal["event", "interval"], Meta(description="when a picture is made")]
+    on: Annotated[Literal["event", "appeared", "interval"], Meta(description="when a picture is made")]
     interval_s: _Interval | None = None
     max_per_s: _Rate | None = None
     width: Annotated[
@@ -363,7 +364,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingError('interval_s is missing, expected seconds, for on = "interval"')
         if self.on == "interval" and self.max_per_s is not None:
             raise SettingError('max_per_s is for on = "event"; expected interval_s alone')
-        if self.on == "event" and self.interval_s is not None:
+        if self.on != "interval" and self.interval_s is not None:
             raise SettingError('interval_s is for on = "interval"; expected max_per_s, or nothing')
 
     @property

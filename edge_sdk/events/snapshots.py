@@ -48,9 +48,10 @@ class Snapshots:
         self._waiting: tuple[Image, Result] | None = None
         self._thread: threading.Thread | None = None
 
-    def ask(self) -> None:
-        """Request a picture of the frame that is put next; may be called from any thread."""
-        self._is_asked = True
+    def ask(self, kind: str = "appeared") -> None:
+        """Request a picture of the frame that is put next, for an event of this kind; may be called from any thread."""
+        if self._settings.on in ("event", kind):
+            self._is_asked = True
 
     def put(self, result: Result) -> None:
         """Copy the frame of a result if it is wanted; hand the newest copy over if one is due."""

@@ -325,7 +325,7 @@ class _EventSink:
     def put(self, event: Event, /) -> None:
         self._stream.put(event)
         if self._snapshots is not None:
-            self._snapshots.ask()
+            self._snapshots.ask(event.kind)
 
 
 def _observers_of_events(

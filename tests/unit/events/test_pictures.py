@@ -361,6 +361,14 @@ def test_the_one_that_waits_is_made_before_the_end_and_shows_what_was_found_unle
         assert (seq, bool(_read(jpeg).max() > 100)) == (7, is_drawn)
 
 
+def test_of_those_who_go_none_is_made_where_only_those_who_come_are_wanted() -> None:
+    with Album(on="appeared") as album:
+        for seq, kind in enumerate(("disappeared", "appeared", "disappeared")):
+            album.snapshots.ask(kind)
+            album.put(seq, 2000 * seq)
+    assert [seq for _, seq in album.files] == [1]
+
+
 def test_one_that_cannot_be_made_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     fail = Mock(side_effect=MemoryError)
     with Album(on="interval", interval_s=0.1) as album:
