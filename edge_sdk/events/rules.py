@@ -247,7 +247,7 @@ class Occupancy:
     A class follows the rule that names it, and else one with `EventRule`'s defaults and the model's own threshold.
 
     Attributes:
-        shown: the number of objects of each class that has any, by label; for a task without objects, 1 for each class
+        shown: the number of objects of each class that has any, by label; for a task without objects, 1 for the class
             that is steadily the likeliest. None until that is known.
     """
 
@@ -269,7 +269,11 @@ class Occupancy:
                 self._counts[label] = SteadyCount(self._rules.get(label, self._default))
         has_changed = False
         for label, count in (*self._counts.items(),):
-            has_changed |= count.step(seen.get(label, 0), passed_ns)
+            if count.step(seen.get(label, 0), passed_ns):
+                has_changed = True
+                if count.value and result.xyxy is None:  # of a task without objects one class takes another's place
+                    self._counts = {label: count}
+                    break
             if count.is_idle:
                 del self._counts[label]
         if self._awaited is None:

@@ -18,13 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from edge_sdk.core.errors import printable
-from edge_sdk.messages.schema import (
-    MESSAGES,
-    StateMessage,
-    StatusMessage,
-    TelemetryMessage,
-    check_name,
-)
+from edge_sdk.messages.schema import MESSAGES, StateMessage, StatusMessage, TelemetryMessage, check_name
 from edge_sdk.tasks.entry import ModelRef, ResultMessage
 
 LARGEST = 1_000_000

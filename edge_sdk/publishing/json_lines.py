@@ -20,12 +20,7 @@ from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
 from edge_sdk.messages.schema import Message, check_name
-from edge_sdk.publishing.publisher import (
-    CameraSequence,
-    LinesStats,
-    Stream,
-    StreamStats,
-)
+from edge_sdk.publishing.publisher import CameraSequence, LinesStats, Stream, StreamStats
 from edge_sdk.publishing.queues import MemoryOutbox
 
 _LOOK_S = 0.05  # time between two checks whether to go on waiting

@@ -30,13 +30,7 @@ from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, encode_seen
-from edge_sdk.messages.schema import (
-    Identity,
-    Message,
-    Receiver,
-    TelemetryMessage,
-    check_name,
-)
+from edge_sdk.messages.schema import Identity, Message, Receiver, TelemetryMessage, check_name
 from edge_sdk.outbox.event import Encode, EventStats, OutboxSettings
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.queues import Queues

@@ -18,15 +18,7 @@ from typing import Literal
 import msgspec
 
 from edge_sdk.core.errors import one_line
-from edge_sdk.messages.schema import (
-    CameraState,
-    Identity,
-    Message,
-    MessageKind,
-    StateMessage,
-    StatusMessage,
-    Topics,
-)
+from edge_sdk.messages.schema import CameraState, Identity, Message, MessageKind, StateMessage, StatusMessage, Topics
 from edge_sdk.tasks.entry import ModelRef
 
 _EVERY_S = 1.0

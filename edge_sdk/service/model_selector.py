@@ -25,14 +25,7 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Manifest
-from edge_sdk.core.errors import (
-    EdgeError,
-    LatencyGateError,
-    NoRoomError,
-    StoppedError,
-    failure_line,
-    is_out_of_memory,
-)
+from edge_sdk.core.errors import EdgeError, LatencyGateError, NoRoomError, StoppedError, failure_line, is_out_of_memory
 from edge_sdk.core.frame import Frame
 from edge_sdk.core.logs import counted
 from edge_sdk.core.machine import Cores, CpuTime

@@ -31,13 +31,7 @@ from edge_sdk.messages.schema import Identity, Incoming, Receiver, TelemetryMess
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.discovery import CameraTraits, DiscoveredMachine, Discovery, HomeAssistantSettings
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
-from edge_sdk.publishing.publisher import (
-    LAST_COMMIT_S,
-    LinesStats,
-    MqttPublisher,
-    PublisherStats,
-    Stream,
-)
+from edge_sdk.publishing.publisher import LAST_COMMIT_S, LinesStats, MqttPublisher, PublisherStats, Stream
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import own_expiry, trust_refusal
 from edge_sdk.service.runner import Controls

@@ -10,16 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import (
-    NO_CANDIDATES,
-    STRIDES,
-    Candidates,
-    Floats,
-    best_classes,
-    cell_count,
-    cells_of,
-    rows_of,
-)
+from edge_sdk.tasks.boxes import NO_CANDIDATES, STRIDES, Candidates, Floats, best_classes, cell_count, cells_of, rows_of
 from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 

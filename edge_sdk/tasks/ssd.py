@@ -31,16 +31,7 @@ from edge_sdk.tasks.boxes import (
     sizes_of,
     softmax,
 )
-from edge_sdk.tasks.outputs import (
-    IMAGENET,
-    SYMMETRIC,
-    UNIT,
-    Decoder,
-    Layout,
-    ModelOutput,
-    SeenOutput,
-    Shape,
-)
+from edge_sdk.tasks.outputs import IMAGENET, SYMMETRIC, UNIT, Decoder, Layout, ModelOutput, SeenOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec, Thresholds
 
 _XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]

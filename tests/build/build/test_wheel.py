@@ -148,8 +148,7 @@ def test_pip_downloads_the_pinned_wheel(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
-    folder = fetch_wheel(wheel, tmp_path / "cache", pip_download)
-    assert (folder / "b.txt").read_bytes() == b"second"
+    assert (fetch_wheel(wheel, tmp_path / "cache", pip_download) / "b.txt").read_bytes() == b"second"
 
 
 def test_a_disk_that_is_full_is_no_missing_network(

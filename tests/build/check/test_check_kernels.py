@@ -109,8 +109,7 @@ def test_a_type_without_a_kernel_is_named_with_those_that_have_one(tmp_path: Pat
 
 def test_the_same_trouble_is_said_once(tmp_path: Path) -> None:
     model = network("a = Cast<to = 16>(images) b = Relu(a) c = Relu(b) d = Relu(c) y = Cast<to = 1>(d)")
-    finding = only(report_on(tmp_path, model), "kernel")
-    assert finding.what.startswith("node 'b' and 2 more: Relu of tensor(bfloat16)")
+    assert only(report_on(tmp_path, model), "kernel").what.startswith("node 'b' and 2 more: Relu of tensor(bfloat16)")
 
 
 def test_operators_that_are_not_there(tmp_path: Path) -> None:

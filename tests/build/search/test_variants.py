@@ -72,8 +72,7 @@ def test_a_size_has_ranges_of_its_own(tmp_path: Path) -> None:
     # Sums over 65536 pixels are 256 times those over 256: in the ranges of the first all of these would be one integer.
     assert [row.problem for row in report.variants] == [None, None]
     small = Bundle.open(tmp_path / "a.edge").with_primary("int8.16x16")
-    outputs = [outputs[0] for _, outputs in small.golden()]
-    assert max(float(abs(output - 1 / 3).max()) for output in outputs) > 0.1
+    assert max(float(abs(output - 1 / 3).max()) for output in [outputs[0] for _, outputs in small.golden()]) > 0.1
 
 
 def test_the_difference_is_of_pairs_and_tuning_has_it(tmp_path: Path) -> None:
@@ -108,8 +107,7 @@ def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, cli: Cli) -> No
     command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes", "256,12"]
     out = cli(0, *command).out
     assert "int8.256x256 IS LEFT OUT because INT8 agrees with FP32 on" in out
-    names = [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants]
-    assert names == ["int8", "int8.12x12"]
+    assert [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants] == ["int8", "int8.12x12"]
     assert not list((tmp_path / "a.edge").glob("*256*"))
     with pytest.raises(AccuracyGateError, match=r"int8\.256x256: INT8 agrees with FP32 on .* leave that size out"):
         build(model, "x86_64", tmp_path / "b.edge", require_int8=True, variants=Request(sizes=((256, 256),)))

@@ -200,6 +200,11 @@ def test_what_a_camera_shows_follows_the_rules_and_not_single_results() -> None:
             assert occupancy.take(cats) == (occupancy.shown != before)
             shown.append("?" if occupancy.shown is None else str(occupancy.shown.get("cat", 0)))
         assert " ".join(shown) == expected
+    occupancy, classes = Occupancy(), list[object]()
+    for class_id in (0, 0, 1, 0, 1, 1, 0, 1):
+        occupancy.take(make_classification([class_id]))
+        classes.append(occupancy.shown and [*occupancy.shown])
+    assert classes == [None, *[["class_0"]] * 4, *[["class_1"]] * 3]
 
 
 def test_time_without_results_is_no_time_in_which_something_was_gone() -> None:
@@ -257,8 +262,7 @@ def test_rules_that_cannot_be_are_refused() -> None:
     numbers = {"confidence": float("nan"), "appear_frames": 0, "disappear_s": -1.0, "cooldown_s": 86401.0}
     for wrong in [*({"labels": of} for of in labels), *({name: value} for name, value in numbers.items())]:
         assert next(iter(wrong)) in refusal(UsageError, EventRule, **{"labels": ("cat",), **wrong})
-    said = refusal(UsageError, rules_by_label, [CAT, EventRule(labels=("dog", "cat"))])
-    assert "two of them name 'cat'" in said
+    assert "two of them name 'cat'" in refusal(UsageError, rules_by_label, [CAT, EventRule(labels=("dog", "cat"))])
 
 
 def test_a_label_that_the_bundle_does_not_have_is_refused_with_the_nearest(tmp_path: Path) -> None:

@@ -352,21 +352,16 @@ def test_one_waits_at_most_the_newest_and_it_shows_its_frame_although_the_source
     assert [round(_read(jpeg).mean()) for jpeg, _ in album.files] == [10, 200]
 
 
-def test_the_one_that_waits_is_made_before_the_end_and_shows_what_was_found_unless_told_otherwise() -> None:
-    for is_drawn in (True, False):
-        with Album(on="event", draw=is_drawn) as album:
-            album.snapshots.ask()
-            album.snapshots.put(make_detections(2, Frame(np.zeros((480, 640, 3), np.uint8), 0, 0.0, 7, "door")))
-        [(jpeg, seq)] = album.files
-        assert (seq, bool(_read(jpeg).max() > 100)) == (7, is_drawn)
-
-
-def test_of_those_who_go_none_is_made_where_only_those_who_come_are_wanted() -> None:
-    with Album(on="appeared") as album:
-        for seq, kind in enumerate(("disappeared", "appeared", "disappeared")):
-            album.snapshots.ask(kind)
-            album.put(seq, 2000 * seq)
-    assert [seq for _, seq in album.files] == [1]
+def test_the_one_that_waits_is_made_before_the_end_of_what_is_wanted_and_as_it_is_wanted() -> None:
+    for on, is_drawn, expected in (("event", True, [0, 9]), ("appeared", False, [5, 9])):
+        with Album(on=on, draw=is_drawn) as album:
+            for seq, kind in ((0, "disappeared"), (5, "appeared"), (9, "appeared")):
+                album.snapshots.ask(kind)
+                frame = Frame(np.zeros((480, 640, 3), np.uint8), seq * 10**8, 0.0, seq, "door")
+                album.snapshots.put(make_detections(2, frame))
+                album.wait_for(*(made for made in expected[:1] if made <= seq))
+        assert [seq for _, seq in album.files] == expected
+        assert {bool(_read(jpeg).max() > 100) for jpeg, _ in album.files} == {is_drawn}
 
 
 def test_one_that_cannot_be_made_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,7 @@ def test_a_sound_one_is_tried_once_whatever_its_name_and_the_newest_are_kept(sta
     (bundle.path / "model.int8.ort").unlink()  # a second trial would miss it
     assert prove_here(bundle)
     assert prove_here(bundle, settings=SessionSettings.of(bundle.manifest))  # which are those it was tried with
-    two = SessionSettings(intra_op_num_threads=2)
-    assert "missing" in refusal(BundleError, prove_here, bundle, settings=two)
+    assert "missing" in refusal(BundleError, prove_here, bundle, settings=SessionSettings(intra_op_num_threads=2))
     record.write_bytes(record.read_bytes()[:-2])
     assert "missing" in refusal(BundleError, prove_here, bundle)
 
