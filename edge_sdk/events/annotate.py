@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.core.errors import OutputError, UsageError, printable
 from edge_sdk.core.files import check_new_file
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.opencv import cv2
@@ -49,6 +49,8 @@ class VideoWriter:
                 f"{path}: expected a name that ends in .mp4, in .jpg or .png for the last frame, "
                 "or without an ending for a folder with every picture of image files"
             )
+        if not self._program and not str(path).isprintable():  # OpenCV ends the process where a name is no UTF-8
+            raise UsageError(f"{printable(str(path))}: expected a printable name, or the program ffmpeg installed")
         check_new_file(path)
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         try:

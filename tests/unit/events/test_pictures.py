@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import threading
@@ -48,11 +49,6 @@ def _grey(width_px: int, height_px: int) -> Image:
 def _detections(image: Image, boxes: list[list[float]]) -> Detections:
     corners, confidences = np.array(boxes, np.float32).reshape(-1, 4), np.linspace(0.9, 0.5, len(boxes))
     return Detections(Frame.of(image), 1, corners, confidences.astype(np.float32), np.arange(len(boxes)))
-
-
-def _classes(image: Image, *class_ids: int) -> Classification:
-    confidences = np.array([0.8, 0.1, 0.05, 0.01][: len(class_ids)], np.float32)
-    return Classification(Frame.of(image), 1, confidences, np.array(class_ids))
 
 
 def _draw(labels: Sequence[str], image: Image, result: Result) -> None:
@@ -112,7 +108,7 @@ def test_any_size_and_any_label(size_wh: tuple[int, int]) -> None:
 
 def _written(labels: list[str], class_id: int) -> bytes:
     image = _grey(200, 100)
-    _draw(labels, image, _classes(image, class_id))
+    _draw(labels, image, Classification(Frame.of(image), 1, np.array([0.8], np.float32), np.array([class_id])))
     return image.tobytes()
 
 
@@ -219,6 +215,8 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
         said = refusal(error, writer_of, path, 25)
         assert str(path) in said
         assert expected in said
+    odd = tmp_path / os.fsdecode(b"\xff.mp4")  # OpenCV would end the process
+    assert "expected a printable name, or the program" in refusal(UsageError, VideoWriter, odd, 25, ffmpeg="none")
 
 
 @pytest.mark.parametrize(("gap_frames", "written"), [(1, 2), (4, 5), (11, 12), (1000, 12)])
