@@ -25,7 +25,6 @@ import click
 
 import edge_sdk
 from edge_sdk.core.errors import EdgeError, failure_line, is_out_of_memory
-from edge_sdk.core.installed import check_libraries
 from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import leave
 
@@ -75,7 +74,6 @@ class _LazyCommands(click.Group):
                 ctx.fail(f"No such command {cmd_name!r}, did you mean {near[0]!r}?")
             return None
         module, _, name = _PLACES.get(cmd_name, f"{cmd_name.replace('-', '_')}.command").rpartition(".")
-        check_libraries()
         with no_collection():
             command = getattr(importlib.import_module(f"edge_sdk.cli.{module}"), name)
         if not isinstance(command, click.Command):

@@ -504,11 +504,14 @@ class EventStore:
         return list(gone)
 
     def _delete(self, state: CommitState, condition: str, values: tuple[object, ...]) -> dict[int, str]:
-        """Delete the events that match a condition, within a transaction; return their ids and cameras."""
-        found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - a constant
+        """Delete the events that match a condition, within a transaction; return their ids and cameras.
+
+        Only callers in this package write the condition, with a question mark for each of `values`.
+        """
+        found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - see above
         gone: dict[int, str] = dict(found.fetchall())
         if gone:
-            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - a constant
+            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - see above
             state.count -= len(gone)
         return gone
 

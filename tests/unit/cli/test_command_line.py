@@ -16,13 +16,11 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import REDUCED_FILE
 from edge_sdk.cli import root
-from edge_sdk.core import installed
-from edge_sdk.core.errors import IncompatibleError, MissingDependencyError
+from edge_sdk.core.errors import IncompatibleError
 from edge_sdk.inference import trial
 from edge_sdk.inference.profile import ProfileEvent, profile_of
 from tests.support import models as tiny
 from tests.support.bundles import edit_manifest, write_real_bundle
-from tests.support.logs import refusal
 from tests.support.program import Cli
 
 
@@ -267,20 +265,3 @@ def test_a_reduced_runtime_is_shown_and_refuses_what_it_lacks(
     monkeypatch.setattr(trial, "prove_here", Mock(side_effect=IncompatibleError("no kernel for Conv")))
     assert "no kernel for Conv" in cli(0, "inspect", folder).out
     assert "no kernel for Conv" in cli(6, "run", folder, "--source", "pattern", "--check").err
-
-
-def test_libraries_that_were_cut_short_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library, about = tmp_path / "cv2/core.so", tmp_path / "opencv_python-5.dist-info"
-    library.parent.mkdir()
-    about.mkdir()
-    (library.parent / "__init__.py").touch()
-    whole = Path(sys.executable).resolve().read_bytes()
-    (about / "RECORD").write_text(f"cv2/core.so,sha256=x,{len(whole) + 1}\ncv2/gone.so,sha256=x,9\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "cv2")
-    library.write_bytes(whole)  # as one that was stripped
-    installed.check_libraries()
-    for size in (len(whole) // 2, 1000, 0):
-        library.write_bytes(whole[:size])
-        said = f"{library}: {size:,} bytes of {len(whole) + 1:,} are there; install opencv_python-5 again"
-        assert said in refusal(MissingDependencyError, installed.check_libraries)
