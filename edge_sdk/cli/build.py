@@ -151,7 +151,8 @@ def _show(report: BuildResult, said: Sequence[str], device: Target) -> None:
         click.echo(f"estimate for {board.core}, one thread: {said}")
     if not report.boards and device.cpu in CPUS and not report.is_for_here and find_counter() is None:
         click.echo(
-            f"no time above is a {device.name}'s: after `edge-sdk arm-cost setup` (22 s, 212 MB) builds estimate it too"
+            f"these times are the workstation's; after `edge-sdk arm-cost setup` (22 s, 212 MB) a build estimates "
+            f"those of {device.name}"
         )
     lowest, highest = report.onnxruntime
     click.echo(f"runs on ONNX Runtime {highest if lowest == highest else f'{lowest} to {highest}'}")

@@ -312,7 +312,7 @@ def _inside(place: str, key: str) -> str:
 
 
 def _header(place: str) -> str:
-    """Return a table's place as its header has it: `pipelines.then` for the table `then` of any of the pipelines."""
+    """Return the name in a table's header for its place: `pipelines.then` for the table `then` of any pipeline."""
     return re.sub(r"\[\d+\]( \(.*\))?", "", place).replace(": ", ".")
 
 

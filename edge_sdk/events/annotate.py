@@ -129,11 +129,11 @@ class PictureWriter:
 
 
 def _encoded(path: Path, image: Image) -> bytes:
-    """Return a picture as a file of the kind that its name says; raise OutputError if it is too long or too wide."""
+    """Encode a picture in the format of its name's ending; raise OutputError if the format has no such size."""
     is_made, data = cv2.imencode(path.suffix, image)
     if not is_made:
         size = f"{image.shape[1]}x{image.shape[0]} pixels"
-        raise OutputError(f"{path}: cannot be written: no {path.suffix} has {size}")
+        raise OutputError(f"{path}: cannot be written: a {path.suffix} file cannot hold {size}")
     return data.tobytes()
 
 

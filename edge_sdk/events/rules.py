@@ -75,8 +75,8 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
 class SteadyCount:
     """The number of objects of one class, without what single results miss or invent; 0 before any was seen.
 
-    It grows when as many results in a row as make a class appear have more, and falls when as many have fewer as make
-    it disappear; it becomes the nearest of their numbers.
+    It rises once `appear_frames` results in a row, over `appear_s` seconds, have more objects: to the smallest of their
+    numbers. It falls once `disappear_frames` results in a row, over `disappear_s` seconds, have fewer: to the largest.
     """
 
     def __init__(self, rule: EventRule) -> None:
@@ -242,7 +242,7 @@ class EventWatch:
 
 
 class Occupancy:
-    """What one camera shows at present, steady enough for people and automations; takes the results of its loop.
+    """The number of objects of each class that one camera shows at present, debounced for dashboards and automations.
 
     A class follows the rule that names it, and else one with `EventRule`'s defaults and the model's own threshold.
 

@@ -72,7 +72,7 @@ def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, cli: Cli, m
     model = write_project(tmp_path, labels="background\nb\nc\n")
     captured = cli(0, "build", model, "--target", "raspberry_pi_5", "-o", tmp_path / "a.edge")
     assert "line 1 of 3 is 'background', and model.toml does not say so" in captured.err
-    unknown = ("latency on this workstation", "no time above is a raspberry_pi_5's: after `edge-sdk arm-cost setup`")
+    unknown = ("latency on this workstation", "the workstation's; after `edge-sdk arm-cost setup`")
     for expected in (f"runs on ONNX Runtime {ort.__version__}", *unknown):
         assert expected in captured.out
     assert Bundle.open(tmp_path / "a.edge").manifest.distillation is None
